@@ -139,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(2)
         sys.stdout = _nowhere()
     _have_a_home()
+    status: Any = 0
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # names that are no text
@@ -151,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         status = 2
     except (KeyboardInterrupt, Exception) as error:
-        line, status = _told(error)
+        line, why = _told(error)
+        status = why if line else status or why  # who interrupts may have ended the reader, too
         if line:
             print(f"hakmem: {foreign.line(line)}", file=sys.stderr)
     _drop_output()

@@ -1,11 +1,12 @@
 """What a service holds while it has nothing to do: bursts of requests, then rest, on several allocators side by side.
 
-The services work one after the other, so that none takes the processor from another. Then all of them rest at the same
-time, and their memory is read in the same moment.
+The services work one after the other, so that none takes the processor from another. Then those of a few rounds rest
+at the same time, and their memory is read in the same moment.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -22,18 +23,17 @@ from hakmem.programs import PYTHON, Program, ProgramCase
 NAME = "service"
 REQUESTS = 300  # of each burst of inputs/bursts.py
 REST_S = 10.0
+MOST_ROUNDS = 6  # whose services are there at the same time: as many as the demo has unless told
 LOOK_S = 0.01  # at whether a service rests
 BEGIN_S = 120.0  # that it may take until it rests
 
 
 class SideBySide:
-    """A place of measure(): starts the runs of all rounds, each when the one before it rests, and lets them go on when
-    all have rested for so long."""
+    """A place of measure(): starts the runs of some rounds, each when the one before it rests, and lets them go on when
+    all have rested for so long. Then come the next rounds."""
 
     def __init__(self, rest_s: float) -> None:
         self._rest_s = rest_s
-        self._resting = threading.Semaphore(0)
-        self._over = threading.Event()
         self._cancelled = False
 
     def hold(self, values: Mapping[str, str]) -> servers.Told:
@@ -53,20 +53,19 @@ class SideBySide:
         return servers.Told(b"", {"idle_bytes": held})
 
     def run(self, next_turn: Callable[[str], Turn | None], on_run: OnRun) -> Iterator[Done]:
-        turns: list[Turn] = []
-        while (turn := next_turn(measure.HERE)) is not None:
-            turns.append(turn)
-        with ThreadPoolExecutor(sum(len(turn.variants) for turn in turns)) as pool:
-            try:
-                outcomes = [self._begin(turn, pool, on_run) for turn in turns]
-                self._over.wait(self._rest_s)
-            except BaseException:
-                self._cancelled = True
-                raise
-            finally:
-                self._over.set()
-            for turn, outcome in zip(turns, outcomes, strict=True):
-                yield Done(measure.HERE, turn, outcome())
+        while turns := list(itertools.islice(iter(lambda: next_turn(measure.HERE), None), MOST_ROUNDS)):
+            self._resting, self._over = threading.Semaphore(0), threading.Event()
+            with ThreadPoolExecutor(sum(len(turn.variants) for turn in turns)) as pool:
+                try:
+                    outcomes = [self._begin(turn, pool, on_run) for turn in turns]
+                    self._over.wait(self._rest_s)
+                except BaseException:
+                    self._cancelled = True
+                    raise
+                finally:
+                    self._over.set()
+                for turn, outcome in zip(turns, outcomes, strict=True):
+                    yield Done(measure.HERE, turn, outcome())
 
     def _begin(self, turn: Turn, pool: ThreadPoolExecutor, on_run: OnRun) -> Callable[[], Outcome]:
         """When it returns, all services of the round rest or have failed."""
@@ -74,6 +73,8 @@ class SideBySide:
         begun = []
         for number, place in enumerate(measure.order_of(turn.number, len(turn.variants))):
             variant = turn.variants[place]
+            if (case.name, variant.name) in turn.left_out:
+                continue
             on_run(turn, number + 1, case.name, variant.name)
             run = pool.submit(case.run, variant)
             run.add_done_callback(lambda _: self._resting.release())  # of one that never rests

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hakmem import allocators, cli, ledger, machine, measure, native, programs, resting
 from hakmem.commands import demo
-from hakmem.errors import InterruptedEarly
+from hakmem.errors import InterruptedEarly, LabError
 from hakmem.measure import Sample, Variant
 from sample_record import record
 
@@ -102,6 +107,40 @@ def test_services_rest_side_by_side_and_tell_what_they_hold() -> None:
     assert min(sample.values["wall_s"] for sample in samples) >= 0.2
 
 
+def services(requests: int) -> int:
+    """Processes of those that are asked so often."""
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            count += words[1:2] == [str(programs.INPUTS / "bursts.py").encode()] and words[2] == b"%d" % requests
+    return count
+
+
+def test_services_of_a_few_rounds_are_there_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "MOST_ROUNDS", 1)
+    there: list[int] = []
+    variants = [GLIBC, replace(GLIBC, name="glibc #2")]
+    found = resting.measured(variants, 3, requests=9, rest_s=0.1, on_step=lambda step: there.append(services(9)))
+    assert found.rounds == 3 and not found.failures and there == [0, 1] * 3
+
+
+def test_what_has_failed_at_rest_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "MOST_ROUNDS", 2)
+    asked: list[str] = []
+
+    def run(case: object, variant: Variant) -> Sample:
+        asked.append(variant.name)
+        if variant.name == "other":
+            raise LabError("no luck")
+        return Sample(VALUES, "same", full_size=True)
+
+    monkeypatch.setattr(resting.ProgramCase, "run", run)
+    found = resting.measured([GLIBC, replace(GLIBC, name="other")], 6, rest_s=0)
+    assert found.rounds == 6 and [failure.variant for failure in found.failures] == ["other"]
+    assert (asked.count("glibc"), asked.count("other")) == (6, 2)
+
+
 def test_a_service_that_does_not_get_to_its_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "INPUTS", Path("/nosuch"))
     with pytest.raises(measure.LabError, match="service"):
@@ -116,10 +155,8 @@ def test_ctrl_c_ends_services_at_rest() -> None:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(InterruptedEarly):
-        resting.measured([GLIBC, replace(GLIBC, name="other")], 1, requests=8, rest_s=60, on_step=interrupt)
-    running = [Path(f"/proc/{one}/cmdline") for one in Path("/proc").iterdir() if one.name.isdigit()]
-    said = [path.read_bytes().split(b"\0") for path in running if path.exists()]
-    assert not [words for words in said if len(words) > 3 and words[1].endswith(b"bursts.py") and words[2] == b"8"]
+        resting.measured([GLIBC, replace(GLIBC, name="other")], 1, requests=10, rest_s=60, on_step=interrupt)
+    assert not services(10)
 
 
 # ---- Interruptions ---------------------------------------------------------------------------------------------------
@@ -188,6 +225,77 @@ def test_parts_of_a_round_are_kept_only_where_that_is_asked_for() -> None:
         measure.measure([Case("one"), Case("two", "hakmem")], VARIANTS, 6)
 
 
+# ---- What is shown whatever fails ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program that is done at once, and a service that has nothing to tell."""
+
+    def measured(
+        variants: Sequence[Variant], rounds: int, on_step: Callable[[measure.Step], None] = lambda step: None
+    ) -> measure.Measurement:
+        on_step(measure.Step(1, 2, 1, rounds, resting.NAME, "glibc"))
+        return measure.measure([Case(resting.NAME)], variants, rounds, warmup=0)
+
+    monkeypatch.setattr(demo, "_few", lambda: ([Case("one")], []))
+    monkeypatch.setattr(resting, "measured", measured)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LabError("service under glibc, hakmem: no luck"), "service under glibc, hakmem: no luck"),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+    ],
+)
+def test_programs_are_shown_where_the_service_can_not_be_measured(
+    quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
+) -> None:
+    def refuse(variants: Sequence[Variant], rounds: int, **_: object) -> measure.Measurement:
+        raise error
+
+    monkeypatch.setattr(resting, "measured", refuse)
+    done = CliRunner().invoke(cli.cli, ["demo", "--json", str(tmp_path / "record")])
+    assert done.exit_code == 1 and f"\nFAILED: service: {said}\n" in done.output
+    assert "\none  " in done.output and "\none: " in done.output and "proved: 1 of 1 programs" in done.output
+    assert f"service: {said}" in json.loads((tmp_path / "record").read_text())["notes"]
+
+
+def test_programs_are_shown_where_the_record_can_not_be_written(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: Path, text: str) -> None:
+        raise LabError(f"can't write {file}: No space left on device")
+
+    monkeypatch.setattr(demo.files, "write", refuse)
+    done = CliRunner().invoke(cli.cli, ["demo", "--json", "record"])
+    assert str(done.exception) == "can't write record: No space left on device"
+    assert "\none: " in done.output and "proved: 2 of 2 programs" in done.output
+
+
+def test_rounds_of_the_service_are_told(quick: None) -> None:
+    done = CliRunner().invoke(cli.cli, ["demo"])
+    assert done.exit_code == 0 and "rests for 10 s\nhakmem: round 1 of 6\n" in done.output
+
+
+def test_ctrl_c_is_told_by_the_status_whoever_reads() -> None:
+    """What reads may have been ended with it."""
+    program = """
+import sys
+from hakmem import cli
+cli.LazyGroup.invoke = lambda self, context: print("table") or context.exit({})
+cli.main(["demo"])
+"""
+    for status, expected in ((130, 130), (0, 1)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-c", program.format(status)]
+        buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, timeout=600)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (expected, b"")
+
+
 # ---- Programs --------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +345,11 @@ def test_commands_that_need_more_than_the_demo_builds_say_so_first(
 
 @pytest.mark.skipif(programs.installed(programs.by_name("sqlite3")) is None, reason="sqlite3 is not installed")
 def test_settings_of_the_environment_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the C library, too."""
     monkeypatch.setenv("HAKMEM_THP", "off")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
     done = CliRunner().invoke(cli.cli, ["demo", "--check", "--only", "sqlite3"])
-    assert "\nSet for all runs by the environment: HAKMEM_THP=off\n" in done.output and done.exit_code == 0
+    assert done.exit_code == 0
+    (said,) = re.findall("^Set for all runs by the environment: (.*)$", done.output, re.MULTILINE)
+    assert {"HAKMEM_THP=off", "GLIBC_TUNABLES=glibc.malloc.arena_max=1", "MALLOC_TOP_PAD_=4096"} <= {*said.split()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -22,7 +23,7 @@ from hakmem import (
     statistics,
     words,
 )
-from hakmem.errors import InterruptedEarly
+from hakmem.errors import InterruptedEarly, LabError
 from hakmem.finite import WholeRange
 from hakmem.measure import Measurement, Variant
 
@@ -42,10 +43,11 @@ FEW = ("python3", "sqlite3"), ("gcc", "git")  # both, and the first of these tha
 def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | None, check: bool) -> int:
     """Programs you know, and a service, on glibc and on hakmem: time, memory, proof of takeover.
 
-    Three programs run in turns, for a quarter of a minute. Then a service works in bursts and rests: its memory
-    after ten seconds of rest decides what a machine of services needs. Every run must prove whose malloc it ran on,
-    and print what the runs on glibc print. Ratios below 1 mean that hakmem needs less. Exit status 1 when a program
-    fails on hakmem or prints something else, 77 when none of them is installed.
+    Three programs run in turns, for a quarter of a minute. Then a service works in bursts and rests: its memory after
+    ten seconds of rest decides what a machine of services needs. Services of six rounds rest side by side, then those
+    of the next six. Every run must prove whose malloc it ran on, and print what the runs on glibc print. Ratios below 1
+    mean that hakmem needs less. Exit status 1 when a program fails on hakmem or prints something else, 77 when none of
+    them is installed.
     """
     said = sys.stderr if files.takes_output(json_file) else sys.stdout
     is_short = not (every or only or check)
@@ -64,16 +66,29 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     with progress.shown() as on_step:
         timed = 1 if check else rounds
         done = measure.measure(wanted, variants, timed, warmup=warmup, on_step=on_step, keeps_parts=True)
-        if is_short and not done.interrupted:
-            print("hakmem: a service works, then rests for 10 s", file=sys.stderr, flush=True)
-            _add_service(done, variants, rounds)
+    without = ""
+    if is_short and not done.interrupted:
+        print("hakmem: a service works, then rests for 10 s", file=sys.stderr, flush=True)
+        without = _add_service(done, variants, rounds)
     record = ledger.from_measurement(done, "demo", start=start, warmup=warmup)
-    if json_file:
-        files.write(json_file, ledger.dump(record))
+    metrics = {} if check else METRICS if is_short else ALL_METRICS
+    try:
+        status = _show(done, record, metrics, said)
+        if without:
+            print(f"FAILED: {resting.NAME}: {without}", file=sys.stderr)
+    finally:
+        if json_file:
+            files.write(json_file, ledger.dump(record))
+    return status or (1 if without else 0)
+
+
+def _show(done: Measurement, record: ledger.Record, metrics: Mapping[str, str], said: TextIO) -> int:
+    """The figures, if any are asked for, what failed, and the proof; the exit status."""
+    is_short = metrics is METRICS
     for note in comparison.of_environment(record):
         print(f"{note}\n", file=said)
-    if not check:
-        print(_table(record, METRICS if is_short else ALL_METRICS) + ("" if is_short else "\n"), file=said)
+    if metrics:
+        print(_table(record, metrics) + ("" if is_short else "\n"), file=said)
     if is_short:
         print("\n".join([POOLS, "", *_verdicts(record), ""]), file=said)
     for failure in done.failures:
@@ -86,7 +101,7 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     passed = len(done.cases) - len(failed)
     proof = "programs ran on hakmem, with the outputs of their runs on glibc"
     print(f"proved: {passed} of {len(done.cases)} {proof}", file=said)
-    if not check:
+    if metrics:
         hakmem = ".venv/bin/hakmem" if native.checkout() else "hakmem"
         print(f"your own program: {hakmem} compare -- PROGRAM ARGUMENTS", file=said)
     return 1 if failed else 0
@@ -109,18 +124,24 @@ def _full(every: bool, only: Sequence[str]) -> Wanted:
     )
 
 
-def _add_service(done: Measurement, variants: Sequence[Variant], rounds: int) -> None:
-    """Measures the service as one more case. Where that is interrupted the programs' figures are kept."""
+def _add_service(done: Measurement, variants: Sequence[Variant], rounds: int) -> str:
+    """Measures the service as one more case. Where that is interrupted, or fails for the reason that is returned, the
+    programs' figures are kept."""
     try:
-        service = resting.measured(variants, rounds)
+        with progress.shown() as on_step:
+            service = resting.measured(variants, rounds, on_step=on_step)
         service.expect_whole()
     except (KeyboardInterrupt, InterruptedEarly):
         done.interrupted = True
-        return
+        return ""
+    except (LabError, OSError, RuntimeError) as error:  # the last one where no thread can be started
+        done.notes.append(f"{resting.NAME}: {error}")
+        return str(error)
     done.cases += service.cases
     done.samples |= service.samples
     done.failures += service.failures
     done.notes += service.notes
+    return ""
 
 
 DOUBT = "?: may be chance, and so may one in twenty of the others. Ratios are hakmem's to glibc's, of runs in pairs."
