@@ -636,8 +636,11 @@ def test_another_users() -> None:
 @pytest.mark.parametrize("dumpable", [1, 0])
 def test_the_same_user_may_unless_undumpable(dumpable: int) -> None:
     prctl = {"x86_64": 157, "aarch64": 167}.get(platform.machine())
-    if prctl is None or not shutil.which("perl") or not shutil.which("setpriv"):
-        pytest.skip("no way to run it")
+    if prctl is None:
+        pytest.skip(f"no system call's number is known for {platform.machine()}")
+    for tool, package in (("perl", "perl-base"), ("setpriv", "util-linux")):
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed (Debian's package {package})")
     program = f"$| = 1; syscall({prctl}, 4, {dumpable}, 0, 0, 0); print qq(ready\\n); <STDIN>"
     # setpriv itself must not have threads: it gives up its rights by calls that are each thread's own.
     words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]

@@ -19,6 +19,7 @@ import pytest
 from development import build, environment, junit, packages, steps, testing
 from development.steps import Stop, Tally
 from hakmem import native
+from hakmem.dossier import cases
 
 ROOT = native.checkout() or Path()
 POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
@@ -542,6 +543,17 @@ def test_in_ci_a_missing_package_is_a_failure(ready: None, monkeypatch: pytest.M
     monkeypatch.setenv("CI", "true")
     assert run(monkeypatch, Tally(passed=1, executed=1, skipped=["release: a: no rights"])) == 0
     assert run(monkeypatch, Tally(passed=1, executed=1, skipped=wanting)) == 1
+
+
+def test_a_program_that_is_not_there_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is there and may do nothing is none."""
+    assert {"strace", "perl-base", "util-linux", "valgrind"} <= {package for package, _ in packages.needs(["test"])}
+    said = {"": "strace is not installed (Debian's package strace)", "false": "strace does not work here: 1"}
+    for there, refusal in said.items():
+        monkeypatch.setattr(shutil, "which", lambda name, there=there: there or None)
+        monkeypatch.setattr(cases.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, "", ""))
+        assert cases.strace_refusal() == refusal
+        assert bool(testing.WANTING.search(refusal)) != bool(there)
 
 
 def git(folder: Path, *words: str) -> None:

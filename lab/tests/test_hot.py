@@ -344,7 +344,7 @@ def test_perf_live(tmp_path: Path) -> None:
 @pytest.mark.forms
 def test_callgrind_live(tmp_path: Path) -> None:
     if not shutil.which("valgrind"):
-        pytest.skip("valgrind is not installed")
+        pytest.skip("valgrind is not installed (Debian's package valgrind)")
     program = compile_c(tmp_path / "busy", BUSY)
     done = hakmem("--tool", "callgrind", "--json", "-", "--", "sh", "-c", f"{program} 20000; {program} 20000")
     assert done.returncode == 0, done.stderr
@@ -358,7 +358,7 @@ def test_callgrind_live(tmp_path: Path) -> None:
 @pytest.mark.forms
 def test_the_text_names_tool_reason_and_what_is_not_counted(tmp_path: Path) -> None:
     if profilers.perf_refusal() and not shutil.which("valgrind"):
-        pytest.skip("neither perf nor valgrind works here")
+        pytest.skip("perf does not work here, and valgrind is not installed (Debian's package valgrind)")
     done = hakmem("--", compile_c(tmp_path / "busy", BUSY), 10_000_000)
     assert done.returncode == 0, done.stderr
     assert "busy 10000000 on hakmem, by " in done.stdout

@@ -640,7 +640,7 @@ def test_what_a_run_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert remark == "processes of it went on when it had ended: they were ended, and are in no figure"
 
 
-@pytest.mark.skipif(cases.strace_refusal() is not None, reason="strace does not work here")
+@pytest.mark.skipif(cases.strace_refusal() is not None, reason=str(cases.strace_refusal()))
 @pytest.mark.parametrize("leaves", ["", "setsid "])
 def test_so_it_is_where_a_tool_would_follow_it(tmp_path: Path, leaves: str) -> None:
     """And would go on as long as it does."""

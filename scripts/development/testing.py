@@ -82,7 +82,7 @@ def _long(tally: Tally) -> None:
 # By the option that asks for it: what it runs, the packages that it needs, and those without which it skips tests.
 GROUPS: dict[str, tuple[Callable[[Tally], None], Sequence[str], Sequence[str]]] = {
     "": (_quick, ["test"], []),
-    "--forms": (_forms, ["test", "programs", "fleet", "lint", "cpython", "emulated"], ["browser"]),
+    "--forms": (_forms, ["test", "programs", "fleet", "lint", "cpython", "emulated"], ["browser", "perf"]),
     "--long": (_long, ["test", "long", "cpython", "emulated"], ["programs"]),
 }
 

@@ -40,7 +40,7 @@ ENDED_BY = (0, -signal.SIGTERM, 128 + signal.SIGTERM)  # statuses of a service t
 def strace_refusal() -> str | None:
     """Why system calls can't be counted here; None when they can."""
     if shutil.which("strace") is None:
-        return "strace is not installed"
+        return "strace is not installed (Debian's package strace)"
     done = subprocess.run(["strace", "-f", "-c", "-o", os.devnull, "true"], capture_output=True, text=True)
     said = done.stderr.strip().splitlines()
     return None if done.returncode == 0 else f"strace does not work here: {said[-1] if said else done.returncode}"
