@@ -49,7 +49,7 @@ def demo(words: Sequence[str]) -> int:
     build.prepare()
     environment.install_laboratory(environment.BASE)
     asked: Command = [environment.HAKMEM, "demo", *words, "--help"]  # tells of a wrong word before anything is built
-    if subprocess.run(asked, stdout=subprocess.DEVNULL).returncode or "--help" in words:
+    if subprocess.run(asked, capture_output=True).returncode or "--help" in words:
         execute(environment.HAKMEM, "demo", *words)
     if not build.programs(*build.PROGRAMS):
         return 1

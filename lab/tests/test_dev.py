@@ -434,6 +434,17 @@ def test_the_laboratory_has_the_output_and_the_folder_of_who_calls_it(
     assert dev.main(["build"]) == 0 and capsys.readouterr().out.startswith("build  ")
 
 
+def test_a_word_that_the_demo_does_not_know_is_told_once(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the demo itself, before anything is built."""
+    (tmp_path / "hakmem").write_text("#!/bin/sh\necho no such option >&2\nexit 2\n")
+    (tmp_path / "hakmem").chmod(0o755)
+    monkeypatch.setattr(environment, "HAKMEM", tmp_path / "hakmem")
+    dev.main(["demo", "--foo"])
+    assert "no such option" not in capfd.readouterr().err and made[0].endswith(": demo --foo")
+
+
 def test_a_build_that_fails_is_a_failure(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is missing."""
     monkeypatch.setattr(build, "_build", lambda *words: False)
