@@ -317,13 +317,22 @@ static bool is_large(void) {
            bytes + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes() >= LEAST_BYTES;
 }
 
+/* What may stay, as far as this changes it. */
+static void bound_allowance(bool may_begin) {
+    static HAK_ATOMIC(uint64_t) bound;
+    uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : LARGE_ALLOWANCE_BYTES;
+    if (HAK_LIKELY(hak_atomic_load(&bound, relaxed) == bytes)) return;
+    hak_atomic_store(&bound, bytes, relaxed);
+    hak_allowance_set_limit(bytes);
+}
+
 static bool is_due(void) {
     uint64_t setting = hak_process_config()->background;
     bool is_asked_from_outside = hak_service_is_asked() || hak_meter_wants_thread();
     bool is_set = setting == 1 || hak_service_is_wanted(), is_allowed = setting != 0 && (is_set || !is_malloc_wrapped);
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
     bool may_begin = is_allowed && skip == 0 && (is_set || has_threads() || hak_atomic_load(&may_begin_alone, relaxed));
-    hak_allowance_set_limit(may_begin ? SMALL_ALLOWANCE_BYTES : LARGE_ALLOWANCE_BYTES);
+    bound_allowance(may_begin);
     if (!is_allowed || !(is_set || has_threads() || is_asked_from_outside || works_in_bursts())) return false;
     if (skip > 0) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);

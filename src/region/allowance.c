@@ -112,9 +112,7 @@ uint64_t hak_allowance_bytes(void) {
     return allowed < most ? allowed : most;
 }
 
-void hak_allowance_set_limit(uint64_t bytes) {
-    if (hak_atomic_load(&alone_limit_bytes, relaxed) != bytes) hak_atomic_store(&alone_limit_bytes, bytes, relaxed);
-}
+void hak_allowance_set_limit(uint64_t bytes) { hak_atomic_store(&alone_limit_bytes, bytes, relaxed); }
 
 void hak_allowance_end_period(uint64_t idle_bytes) {
     uint64_t most = hak_atomic_exchange(&most_free_bytes, 0, relaxed), allowed = hak_atomic_load(&allowance, relaxed);

@@ -544,6 +544,23 @@ static void bursts(void) {
     EXPECT(count_tasks() == 2, "%d tasks in the next burst", count_tasks());
 }
 
+/* A program that forks in a burst has one thread when it does, and so has its child. */
+static void bursts_and_forks(void) {
+    int status = -1;
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks", count_tasks());
+    pid_t child = fork();
+    int tasks = count_tasks();
+    if (child == 0) {
+        work_in_bursts();
+        _exit(tasks == 1 && count_tasks() == 2 ? 0 : 1);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", (unsigned)status);
+    EXPECT(tasks == 1, "%d tasks after the fork", tasks);
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks in the next burst", count_tasks());
+}
+
 /* Where it may have filters by then, it has none, and less stays. */
 static void bursts_without(void) {
     enum { MOST_MIB = 16 };
@@ -613,6 +630,7 @@ static const struct test_case owns[] = {{"leaves_alone", leaves_alone},
                                         {"workers_scheduling", workers_scheduling},
                                         {"asked", asked},
                                         {"bursts", bursts},
+                                        {"bursts_and_forks", bursts_and_forks},
                                         {"bursts_without", bursts_without},
                                         {"worker_uid", worker_uid},
                                         {"worker_namespace", worker_namespace},

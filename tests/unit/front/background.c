@@ -243,7 +243,7 @@ static uint64_t purged_bytes(void) { return hak_atomic_load(&hak_os_counters.pur
 /* Nor does it leave holes: each miss looks at a little of the heap, and gives back no more than that has. */
 static void one_thread_gives_holes_back(void **state) {
     (void)state;
-    allow_free_memory();
+    allow_free_memory_of_programs();
     static void *light[1000];
     fill(BLOCKS); /* 40 MB */
     uint64_t before = purged_bytes();
