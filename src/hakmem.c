@@ -108,3 +108,4 @@
 #include "api/cxx.c"
 #include "api/tokens.c"
 #include "api/at_exit.c"
+#include "api/alone.c"

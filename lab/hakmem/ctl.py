@@ -175,20 +175,28 @@ NONE_UNASKED = (
     "hakmem has no thread in it; started with HAKMEM_CTL=1 it has one, a forked child of it when it asks for memory"
 )
 
+AT_REST = "`hakmem explain PID` reads from outside where its memory is; --timeout SECONDS waits until it works again"
 
-def _wished_channel(pid: int, who: str, deadline: float, say: Callable[[str], None]) -> Path:
-    """The channel of a process that has none yet. It is there when the process has next missed."""
+
+def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Callable[[str], None]) -> Path:
+    """The channel of a process that has none yet. It is there when the process has next missed: one that sleeps is
+    waited for only if `waits`."""
+    sleeps = False
     try:
         with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
             places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
             if not any([_replace(memory, place, NO_WISH, WISHED) for place in places]):
                 raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
             said_at = time.monotonic() + SOON_S
+            switches = _switches(pid)
             while time.monotonic() < deadline:
                 channel = find_channel(pid)
                 if channel is not None:
                     return channel
                 if said_at <= time.monotonic():
+                    if not waits and _switches(pid) == switches:
+                        sleeps = True
+                        break
                     said_at = deadline
                     reason = f"{who} has one thread, or wraps malloc"
                     say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
@@ -201,7 +209,15 @@ def _wished_channel(pid: int, who: str, deadline: float, say: Callable[[str], No
         ) from None
     except OSError:
         raise AskError(f"{who} ended before it answered") from None
+    if sleeps:
+        raise AskError(f"{who} sleeps, and hakmem has no thread in it to answer: {AT_REST}")
     raise AskError(f"{who} has one thread, or wraps malloc, and asked for no memory meanwhile: {NONE_UNASKED}")
+
+
+def _switches(pid: int) -> list[str]:
+    """How often each thread was given a processor, or gave it back: a number that stays while all of them sleep."""
+    texts = [file.read_text(errors="replace") for file in sorted(Path(f"/proc/{pid}/task").glob("*/status"))]
+    return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", "".join(texts), re.MULTILINE)
 
 
 def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:
@@ -293,12 +309,12 @@ def find_channel(pid: int) -> Path | None:
     return None
 
 
-def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S, say: Callable[[str], None] | None = None) -> str:
+def ask(pid: int, request: str, timeout_s: float | None = None, say: Callable[[str], None] | None = None) -> str:
     """The answer's text. AskError when there is none, LabError when it is no. With `say`, a process without a control
     thread is made to start one, and what is waited for is said."""
     if len(request.encode()) > MOST_REQUEST_BYTES:
         raise AskError(f"a request has at most {MOST_REQUEST_BYTES} bytes, and this one {len(request.encode())}")
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + (TIMEOUT_S if timeout_s is None else timeout_s)
     now = state(pid)
     if not now:
         raise AskError(f"there is no process {pid}")
@@ -315,7 +331,7 @@ def ask(pid: int, request: str, timeout_s: float = TIMEOUT_S, say: Callable[[str
     if channel is None:
         if say is None:
             raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
-        channel = _wished_channel(pid, who, deadline, say)
+        channel = _wished_channel(pid, who, deadline, timeout_s is not None, say)
     try:
         with contextlib.ExitStack() as stack:
             answers = _open_pipe(stack, pid, channel, ANSWER_READ, os.O_RDONLY)

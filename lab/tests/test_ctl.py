@@ -568,7 +568,7 @@ def asked_by(user: int, pid: int) -> str:
 ALLOCATES = """
 import select, sys
 print('ready', flush=True)
-while not select.select([sys.stdin], [], [], 0.01)[0]: blocks = [bytes(2000) for _ in range(5000)]
+while not select.select([sys.stdin], [], [], 0.01)[0]: blocks = [bytes(2000) for _ in range(200)]
 """
 
 
@@ -595,6 +595,14 @@ def test_one_thread_that_sleeps(capsys: pytest.CaptureFixture[str]) -> None:
         with open(f"/proc/{child.pid}/mem", "rb", buffering=0) as memory:
             places = [place for base in ctl.library_bases(child.pid) if (place := ctl._wish_place(memory, base))]
             assert [ctl._read(memory, place, 8) for place in places] == [ctl.NO_WISH]
+
+
+def test_a_process_that_sleeps_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with running() as child:
+        for request in ("stats", "purge"):
+            status, out, error = says(capsys, "ctl", child.pid, request)
+            assert (status, out) == (2, "") and "waiting" not in error
+            assert "sleeps, and hakmem has no thread in it to answer: `hakmem explain PID` reads" in error
 
 
 def test_what_is_shared_is_not_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@
 #include "os/os.h"
 #include "pool/drain.h"
 #include "pool/purge.h"
+#include "region/allowance.h"
 #include "region/decay.h"
 #include "region/generation.h"
 #include "region/heap_count.h"
@@ -25,6 +26,10 @@ enum {
     MOST_WAIT_MS = 1000,   /* until it looks whether the program is alone again */
     LOOKS_ALONE =
         2, /* in a row, to end: programs that begin and end threads all the time don't begin and end this one */
+    REST_MS = 8000,                   /* without a miss, to end in a program with one thread that works in bursts */
+    BURST_BYTES = 2 << 20,            /* used again since the last rest, to begin in one */
+    SMALL_ALLOWANCE_BYTES = 1 << 20,  /* that may stay for ever in a program with one thread; */
+    LARGE_ALLOWANCE_BYTES = 16 << 20, /* where no thread may give it back */
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
     SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
@@ -63,6 +68,7 @@ static HAK_ATOMIC(uint32_t) starter;
 __thread bool hak_background_is_starting;
 
 static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
+static uint32_t ended_id;      /* its number, as above */
 
 /* Before main, then const. Who calls malloc may hold a lock of the wrapper's, and libc's pthread_create calls the
  * wrapper: no thread begins unless a setting asks for it. */
@@ -76,6 +82,20 @@ static bool has_threads(void) { return hak_atomic_load(&hak_heaps_in_use, relaxe
 /* Somebody has asked for the thread for as long as the process lives. */
 static bool is_always_wanted(void) {
     return hak_process_config()->background == 1 || hak_service_is_wanted() || hak_profile_is_on();
+}
+
+/* The program with one thread says what it asks the kernel for (hak_background_yield). */
+static HAK_ATOMIC(bool) may_begin_alone;
+
+/* hak_pages_reused when the program rested last: all that was free had gone back. */
+static HAK_ATOMIC(uint64_t) reused_at_rest;
+
+/* Since it rested last, the program has used memory again that had gone back. It may have the thread, and doesn't keep
+ * all that is free (mallopt). */
+static bool works_in_bursts(void) {
+    uint64_t pages = hak_atomic_load(&hak_pages_reused, relaxed) - hak_atomic_load(&reused_at_rest, relaxed);
+    if (pages * hak_os_page_bytes() < BURST_BYTES || hak_knob_is_highest(dirty_limit_bytes)) return false;
+    return has_threads() || hak_atomic_load(&may_begin_alone, relaxed);
 }
 
 /* True as long as the thread has a reason to stay. */
@@ -198,6 +218,7 @@ static void wait_and_meter(uint64_t wait_ms) {
  * (mallopt). */
 static void leave_nothing_free(void) {
     if (!hak_knob_is_highest(decay_ms)) hak_purge_all(NULL);
+    hak_atomic_store(&reused_at_rest, hak_atomic_load(&hak_pages_reused, relaxed), relaxed);
 }
 
 /* The last that the thread does, whyever it ends. */
@@ -208,6 +229,7 @@ static void finish(void) {
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_background_pays, 0, relaxed);
     ended_thread = hak_os_this_thread();
+    ended_id = hak_os_thread_id();
     /* Release pairs with take_ended. */
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, release);
     hak_os_wake(&hak_background_state);
@@ -218,6 +240,8 @@ static uint64_t period_ms(void) { return hak_knob(decay_ms) < LEAST_PERIOD_MS ? 
 static void run_background(void) {
     uint64_t waited_ms = 0;   /* of this period */
     uint32_t looks_alone = 0; /* in a row */
+    uint64_t misses_then = 0, missed_ms = 0;
+    bool serves = false;
     enum hak_os_settled settled = hak_os_settle_thread();
     hak_floating_begin();     /* not the starter's */
     hak_thread_refuse_heap(); /* or it would wait for itself to end */
@@ -227,22 +251,30 @@ static void run_background(void) {
         return;
     }
     if (settled != HAK_OS_FILTERED) hak_atomic_store(&starter, 0, relaxed);
-    hak_service_start(settled != HAK_OS_SETTLED);
     misses_seen = count_misses();
     idle_periods = 0;
     left_to_sweep = UINT64_MAX;
     while (!is_ending()) {
+        if (!serves && (is_wanted() || hak_service_is_asked())) {
+            hak_service_start(settled != HAK_OS_SETTLED);
+            serves = true;
+        }
         uint64_t wait_ms = hak_ace_wait_ms(period_ms() < MOST_WAIT_MS ? period_ms() : MOST_WAIT_MS);
         wait_and_meter(wait_ms);
         if (is_ending() || !hak_os_may_wait()) break;
         looks_alone = is_wanted() ? 0 : looks_alone + 1;
-        if (looks_alone >= LOOKS_ALONE) {
+        uint64_t misses = count_misses(), now_ms = hak_os_clock_ms();
+        bool rests = looks_alone != 0 && misses == misses_then;
+        if (!rests) missed_ms = now_ms;
+        misses_then = misses;
+        if (works_in_bursts() ? now_ms - missed_ms >= REST_MS : looks_alone >= LOOKS_ALONE) {
             leave_nothing_free();
             break;
         }
-        hak_ace_step(true);
+        if (rests) hak_ace_rest();
+        else hak_ace_step(looks_alone == 0);
         waited_ms += wait_ms;
-        if (waited_ms < period_ms()) continue;
+        if (waited_ms < period_ms() || (looks_alone != 0 && waited_ms < REST_MS)) continue;
         waited_ms = 0;
         hak_meter_notice_tracer();
         if (end_period()) continue;
@@ -285,17 +317,28 @@ static bool is_large(void) {
            bytes + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes() >= LEAST_BYTES;
 }
 
+/* What may stay, as far as this changes it. */
+static void bound_allowance(bool may_begin) {
+    static HAK_ATOMIC(uint64_t) bound;
+    uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : LARGE_ALLOWANCE_BYTES;
+    if (HAK_LIKELY(hak_atomic_load(&bound, relaxed) == bytes)) return;
+    hak_atomic_store(&bound, bytes, relaxed);
+    hak_allowance_set_limit(bytes);
+}
+
 static bool is_due(void) {
     uint64_t setting = hak_process_config()->background;
     bool is_asked_from_outside = hak_service_is_asked() || hak_meter_wants_thread();
-    bool is_set = setting == 1 || hak_service_is_wanted();
-    if (setting == 0 || !(is_set || (!is_malloc_wrapped && (has_threads() || is_asked_from_outside)))) return false;
+    bool is_set = setting == 1 || hak_service_is_wanted(), is_allowed = setting != 0 && (is_set || !is_malloc_wrapped);
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
+    bool may_begin = is_allowed && skip == 0 && (is_set || has_threads() || hak_atomic_load(&may_begin_alone, relaxed));
+    bound_allowance(may_begin);
+    if (!is_allowed || !(is_set || has_threads() || is_asked_from_outside || works_in_bursts())) return false;
     if (skip > 0) {
         hak_atomic_store(&misses_to_skip, skip - 1, relaxed);
         return false;
     }
-    return hak_service_is_wanted() || is_asked_from_outside || is_large();
+    return hak_service_is_wanted() || is_asked_from_outside || works_in_bursts() || is_large();
 }
 
 /* Takes the place of a thread that is not there. */
@@ -394,6 +437,15 @@ static void end_thread(void) {
     }
 }
 
+/* True when the caller was the one to join it. */
+static bool end_and_join(void) {
+    end_thread();
+    if (!take_ended()) return false;
+    hak_os_join_thread(ended_thread);
+    leave_ended(HAK_BACKGROUND_NONE);
+    return true;
+}
+
 /* The filter that hakmem's thread is under may be the caller's only: where it goes on, the process can't have another
  * one for all threads. */
 static bool is_starter(void) {
@@ -404,10 +456,17 @@ static bool is_starter(void) {
 /* Where another thread of the program's is doing the same, or has a heap by now, that one joins it (B2). */
 void hak_background_thread_ended(void) {
     if (hak_atomic_load(&hak_heaps_in_use, relaxed) != 0 && !is_starter()) return;
-    end_thread();
-    if (!take_ended()) return;
-    hak_os_join_thread(ended_thread);
-    leave_ended(HAK_BACKGROUND_NONE);
+    end_and_join();
+}
+
+void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_began_filtered(), relaxed); }
+
+void hak_background_yield(bool for_good) {
+    if (is_borrowed()) return; /* by a child of vfork, which asks for itself */
+    if (for_good) hak_atomic_store(&may_begin_alone, false, relaxed);
+    uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
+    if (state == HAK_BACKGROUND_NONE || has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
+    if (end_and_join()) hak_os_wait_until_gone(ended_id);
 }
 
 static void note_process(int process) { hak_atomic_store(&own_process, process, relaxed); }

@@ -1,11 +1,15 @@
 /* The background thread: what lies free goes back to the kernel although the program makes no call.
  *
- * There is at most one in a process, and none in a process that has one thread, unless somebody asks for it: a program
- * with one thread may do what one with two may not (docs/guest.md). It is started by a miss that allocates, once a
- * second thread has a heap and the process 8 MiB of SuperSlabs and of objects with mappings of their own. It is not
- * started by a free, nor by an allocation of libc's or the dynamic linker's own: these hold locks then that
- * pthread_create needs. It ends by itself, two seconds later at most, when one thread with a heap is left; and at once
- * with the last one, which waits for that (B2).
+ * There is at most one in a process. It is started by a miss that allocates, once a second thread has a heap and the
+ * process 8 MiB of SuperSlabs and of objects with mappings of their own; or once the program has used 2 MiB again that
+ * went back since it rested last: it works in bursts. It is not started by a free, nor by an allocation of libc's or
+ * the dynamic linker's own: these hold locks then that pthread_create needs. It ends by itself, two seconds later at
+ * most, when one thread with a heap is left; and at once with the last one, which waits for that (B2).
+ *
+ * A program with one thread may do what one with two may not (docs/guest.md). So it has the thread only while it works
+ * in bursts: the thread ends when nobody has missed for eight seconds, and before the program asks the kernel for what
+ * it may have only alone (hak_background_yield). Where such calls can't be seen, or a filter may forbid threads, it has
+ * none, and less stays free (region/allowance.h).
  *
  * Who asks for it: HAKMEM_BACKGROUND=1, from 8 MiB on; a setting that wants the service (front/service.h), or somebody
  * outside who has something to ask, whatever the size; the heap profile, if the program calls malloc often, because the
@@ -64,6 +68,13 @@ void hak_background_thread_ended(void);
 
 /* Before main: the thread is to be of this process. */
 void hak_background_begin(void);
+
+/* Before main: from now on hak_background_yield is called before each call of the kernel that a program with one thread
+ * may make, and one with two may not, or not with what it is to do for all of them. So it may have hakmem's. */
+void hak_background_watch(void);
+
+/* Ends the thread that works for a program with one thread; with `for_good` it has none any more. */
+void hak_background_yield(bool for_good);
 
 /* In a child after fork: there is no such thread. */
 void hak_background_after_fork(void);

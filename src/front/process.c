@@ -193,6 +193,11 @@ static struct hak_heap *keep_own(struct hak_heap *own) {
     return NULL;
 }
 
+/* A program with one thread forks alone: some look for threads then, and Python warns of them. */
+static HAK_COLD void before_fork(void) {
+    if (!is_interrupted(hak_thread_heap->number == 0 ? NULL : hak_thread_heap)) hak_background_yield(false);
+}
+
 /* hakmem has no locks to take before a fork. The child has one thread: the heaps of the others are orphaned, and what
  * they were in the middle of is recovered. If the fork came from a signal handler that interrupted a slow path, a
  * change of a large object, or the birth or end of the thread's heap, the child leaves all that, for it will go on with
@@ -238,5 +243,5 @@ __attribute__((constructor(101))) static void before_main(void) {
     hak_tight_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */
     hak_generation_watch();
-    pthread_atfork(NULL, NULL, in_child);
+    pthread_atfork(before_fork, NULL, in_child);
 }

@@ -44,6 +44,7 @@ HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, l
     return answer;
 }
 #else /* another machine: there a wrapper of `syscall` is in the way */
+#define HAK_KERNEL_BEHIND_LIBC
 HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, long e, long f) {
     long answer = syscall(number, a, b, c, d, e, f);
     return answer == -1 ? -errno : answer;

@@ -691,7 +691,7 @@ static void schedule_as_main(void) {
     if (priority > 0) HAK_SYSTEM_CALL(SYS_setpriority, PRIO_PROCESS, 0, MOST_NICE - priority);
 }
 
-static bool began_filtered(void) { return (process_facts() & IS_FILTERED) != 0; }
+bool hak_os_began_filtered(void) { return (process_facts() & IS_FILTERED) != 0; }
 
 /* The question may be fatal, too: it is not asked where the process began under a filter. Who refuses to answer is one,
  * but for a kernel that has no filters. */
@@ -768,7 +768,7 @@ static bool is_like_first_thread(void) {
 
 enum hak_os_settled hak_os_settle_thread(void) {
     int saved_errno = errno;
-    enum hak_os_settled settled = began_filtered()         ? HAK_OS_BEGAN_FILTERED
+    enum hak_os_settled settled = hak_os_began_filtered()  ? HAK_OS_BEGAN_FILTERED
                                   : is_filtered()          ? HAK_OS_FILTERED
                                   : is_like_first_thread() ? HAK_OS_SETTLED
                                                            : HAK_OS_FOREIGN;
@@ -840,6 +840,13 @@ void hak_os_join_thread(uintptr_t thread) {
     } else {
         join((pthread_t)thread, NULL);
     }
+}
+
+void hak_os_wait_until_gone(uint32_t thread) {
+    int saved_errno = errno;
+    for (int left = 10000; left > 0 && HAK_SYSTEM_CALL(SYS_tgkill, hak_os_process_id(), thread, 0) == 0; left--)
+        hak_os_yield();
+    errno = saved_errno;
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */

@@ -166,6 +166,9 @@ size_t hak_os_build_id(unsigned char *id, size_t capacity);
 bool hak_os_start_thread(void (*run)(void), uintptr_t *thread);
 void hak_os_join_thread(uintptr_t thread);
 bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */
+
+/* The kernel counts a thread, by its number, for a moment after it was joined. */
+void hak_os_wait_until_gone(uint32_t thread);
 uintptr_t hak_os_this_thread(void);
 
 /* By a thread that was started so: from now on it is named hakmem, has a table of descriptors of its own where the
@@ -175,6 +178,9 @@ uintptr_t hak_os_this_thread(void);
  * rights, namespaces or folders aren't those of the process's first thread, and it should end. */
 enum hak_os_settled { HAK_OS_SETTLED, HAK_OS_BEGAN_FILTERED, HAK_OS_FILTERED, HAK_OS_FOREIGN };
 enum hak_os_settled hak_os_settle_thread(void);
+
+/* True when system calls were filtered before main. */
+bool hak_os_began_filtered(void);
 
 /* Sleeps while *word is `expected`, until it is woken or the time is over (0: however long it takes); perhaps less. Who
  * wakes, wakes all that sleep so. */

@@ -38,9 +38,11 @@ void hak_allowance_grew(uint64_t out_bytes);
 uint64_t hak_allowance_loose_in_slabs(void);
 
 /* So many may stay: all, where the program has said so (mallopt); else no more than a memory limit has room for
- * (base/memory.h). */
+ * (base/memory.h), nor than this. While the program sleeps nobody gives it back: it is little, unless no thread of
+ * hakmem's could (front/background.h). */
 #define HAK_ALLOWANCE_OF_ALL ((uint64_t)1 << 60)
 uint64_t hak_allowance_bytes(void);
+void hak_allowance_set_limit(uint64_t bytes);
 
 /* Ends a period, through all of which `idle_bytes` lay free. */
 void hak_allowance_end_period(uint64_t idle_bytes);

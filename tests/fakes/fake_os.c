@@ -462,6 +462,9 @@ bool hak_os_try_join_thread(uintptr_t thread) {
     if (!fake_os.thread_lingers) fake_os.joins += thread;
     return !fake_os.thread_lingers;
 }
+
+void hak_os_wait_until_gone(uint32_t thread) { (void)thread; }
+bool hak_os_began_filtered(void) { return fake_os.began_filtered; }
 uintptr_t hak_os_this_thread(void) { return 1; }
 enum hak_os_settled hak_os_settle_thread(void) {
     return fake_os.is_filtered ? HAK_OS_BEGAN_FILTERED : fake_os.is_foreign ? HAK_OS_FOREIGN : HAK_OS_SETTLED;

@@ -96,6 +96,7 @@ struct fake_os {
     void (*at_open)(const char *path); /* called by each; NULL */
     bool is_foreign;                   /* a thread has other rights than the first one, and ends */
     bool is_filtered;                  /* a sandbox filters system calls: no service is started unasked; true */
+    bool began_filtered;               /* as it tells a program with one thread */
     bool refuses_table;                /* of descriptors for the channel; false */
     bool has_channel;                  /* it can be served; false */
     bool may_answer;                   /* no filter came since; true */

@@ -267,6 +267,9 @@ void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us
     if (most_us != 0 && most_us <= LONGEST_NAP_US) hak_cpu_relax(); /* a turn of a loop that waits */
     else model_futex_wait(word, expected);
 }
+
+void hak_os_wait_until_gone(uint32_t thread) { (void)thread; }
+bool hak_os_began_filtered(void) { return false; }
 bool hak_os_may_wait(void) { return true; }
 void hak_os_wake(HAK_ATOMIC(uint32_t) *word) { model_futex_wake(word, UINT_MAX); }
 void hak_os_thread_name(int thread, char name[HAK_THREAD_NAME_BYTES]) { name[0] = (char)(thread & 0); }

@@ -5,6 +5,7 @@
 
 #include "base/counters.h"
 #include "front/tight.h"
+#include "hakmem/hakmem.h"
 #include "os/os.h"
 #include "region/allowance.h"
 
@@ -13,6 +14,13 @@ static inline void allow_free_memory(void) {
     hak_allowance_gave(bytes);
     hak_count_reuse(pages);
     hak_allowance_look(0);
+}
+
+/* The same where the background thread's rules are there, which bound it. */
+static inline void allow_free_memory_of_programs(void) {
+    hak_free(hak_malloc(1)); /* a miss tells the usual bound */
+    hak_allowance_set_limit(UINT64_MAX);
+    allow_free_memory();
 }
 
 #endif

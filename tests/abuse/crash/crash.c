@@ -134,8 +134,8 @@ static void victim_place(const char *place) {
         access_at(large + 70000);
     }
     if (!strcmp(place, "kept")) {
-        free(huge);
-        huge = malloc(HUGE_SIZE); /* what is used again may stay */
+        mallopt(M_TRIM_THRESHOLD, -1); /* it may stay */
+        mallopt(M_MMAP_MAX, 0);
         free(huge);
         forbid(huge, HUGE_SIZE);
         access_at(huge + 70000);

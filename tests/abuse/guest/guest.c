@@ -50,9 +50,19 @@ static void *keep_mib(size_t mib) {
     return blocks;
 }
 
-/* Large, then quiet for longer than any period, then busy again. */
+/* As programs do that sort, or answer requests: hakmem has a thread when it is done, unless it may have none. */
+static void work_in_bursts(void) {
+    for (int i = 0; i < 5; i++) {
+        char **blocks = keep_mib(20);
+        for (size_t k = 0; k < 20 * MIB / BLOCK_BYTES; k++) free(blocks[k]);
+        free(blocks);
+    }
+}
+
+/* Large, then quiet for longer than any period, then busy again. With GUEST_BURSTS in bursts, too. */
 static void work(size_t mib) {
     keep_mib(mib);
+    if (getenv("GUEST_BURSTS") != NULL) work_in_bursts();
     sleep_ms(1200);
     for (size_t i = 0; i < 3000; i++) free(malloc(20 + i * 8));
 }
@@ -108,6 +118,13 @@ static int for_each_task(void (*visit)(int task, void *context), void *context) 
     }
     closedir(tasks);
     return count;
+}
+
+static long resident_kib(void) {
+    char text[4096];
+    read_text("/proc/self/status", text, sizeof text);
+    const char *line = strstr(text, "\nVmRSS:");
+    return line == NULL ? -1 : atol(line + 7);
 }
 
 /* Without a malloc, which could start one. */
@@ -514,6 +531,47 @@ static void worker_folder(void) {
 }
 
 /* Who asks for the thread has it, with one thread, too, and keeps it. */
+/* A program with one thread: hakmem's comes with the bursts, and goes when they are over. */
+static void bursts(void) {
+    long before = resident_kib();
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks", count_tasks());
+    expect_alone();
+    EXPECT(resident_kib() < before + before / 10 + 1024, "%ld KiB, before %ld", resident_kib(), before);
+    for (size_t i = 0; i < 3000; i++) free(malloc(20 + i % 500));
+    EXPECT(count_tasks() == 1, "%d tasks after the rest", count_tasks());
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks in the next burst", count_tasks());
+}
+
+/* A program that forks in a burst has one thread when it does, and so has its child. */
+static void bursts_and_forks(void) {
+    int status = -1;
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks", count_tasks());
+    pid_t child = fork();
+    int tasks = count_tasks();
+    if (child == 0) {
+        work_in_bursts();
+        _exit(tasks == 1 && count_tasks() == 2 ? 0 : 1);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", (unsigned)status);
+    EXPECT(tasks == 1, "%d tasks after the fork", tasks);
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks in the next burst", count_tasks());
+}
+
+/* Where it may have filters by then, it has none, and less stays. */
+static void bursts_without(void) {
+    enum { MOST_MIB = 16 };
+    long before = resident_kib();
+    EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no promise");
+    work_in_bursts();
+    EXPECT(count_tasks() == 1, "%d tasks", count_tasks());
+    EXPECT(resident_kib() < before + before / 10 + (MOST_MIB + 1) * 1024, "%ld KiB, before %ld", resident_kib(),
+           before);
+}
+
 static void asked(void) {
     if (getenv("HAKMEM_BACKGROUND") == NULL) {
         setenv("HAKMEM_BACKGROUND", "1", 1);
@@ -571,6 +629,9 @@ static const struct test_case owns[] = {{"leaves_alone", leaves_alone},
                                         {"leaves_asleep", leaves_asleep},
                                         {"workers_scheduling", workers_scheduling},
                                         {"asked", asked},
+                                        {"bursts", bursts},
+                                        {"bursts_and_forks", bursts_and_forks},
+                                        {"bursts_without", bursts_without},
                                         {"worker_uid", worker_uid},
                                         {"worker_namespace", worker_namespace},
                                         {"worker_folder", worker_folder},

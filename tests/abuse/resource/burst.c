@@ -1,10 +1,10 @@
-/* A program whose last acts are a burst of memory, to free it, and to sleep: what of it is still resident then.
+/* A program whose last acts are bursts of memory, to free it, and to sleep: what of it is still resident then.
  *
- *     burst KIND MIB THREADS KEPT SECONDS
+ *     burst KIND MIB THREADS TIMES KEPT SECONDS
  *
- * KIND of blocks: small, runs (33 KiB to 2 MiB), mappings (33 to 48 MiB), mixed. THREADS share the MIB; each fills what it has
- * allocated and frees it in a random order, and sleeps, too: 0 is the main thread alone. Of KEPT blocks one is never freed;
- * 0: all are freed. Prints "freed" when it begins to sleep; then, each SECONDS, `resident KIB limit KIB`: what is resident,
+ * KIND of blocks: small, medium (2 to 33 KiB), runs (33 KiB to 2 MiB), mappings (33 to 48 MiB), mixed. THREADS share the MIB;
+ * each fills what it has allocated and frees it in a random order, so many TIMES, and sleeps, too: 0 is the main thread alone.
+ * The last time one of KEPT blocks is never freed; 0: all are freed. Prints "freed" when it begins to sleep; then, each SECONDS, `resident KIB limit KIB`: what is resident,
  * and what would be if each page without a byte in use had gone back. */
 #include "../../api/expect.h"
 
@@ -16,12 +16,16 @@ enum { MOST_THREADS = 8, PAGE = 4096, LOOKS = 12 };
 static const struct kind {
     const char *name;
     size_t least, most; /* bytes */
-} kinds[] = {{"small", 16, 2000}, {"runs", 33 << 10, 2 << 20}, {"mappings", 33 << 20, 48 << 20}, {"mixed", 0, 0}};
+} kinds[] = {{"small", 16, 2000},
+             {"medium", 2000, 33 << 10},
+             {"runs", 33 << 10, 2 << 20},
+             {"mappings", 33 << 20, 48 << 20},
+             {"mixed", 0, 0}};
 
 static struct {
     const struct kind *kind;
     size_t bytes; /* of each thread */
-    size_t kept;
+    size_t times, kept;
 } burst;
 
 static size_t pages_kept[MOST_THREADS + 1]; /* of each thread */
@@ -36,7 +40,7 @@ static size_t pick_size(uint64_t *random) {
     const struct kind *kind = burst.kind;
     if (kind->least == 0) {
         uint64_t draw = next_random(random) % 10000;
-        kind = draw == 0 && burst.bytes >= (size_t)100 << 20 ? &kinds[2] : draw < 20 ? &kinds[1] : &kinds[0];
+        kind = draw == 0 && burst.bytes >= (size_t)100 << 20 ? &kinds[3] : draw < 20 ? &kinds[2] : &kinds[0];
     }
     return kind->least + next_random(random) % (kind->most - kind->least);
 }
@@ -65,8 +69,8 @@ static size_t count_pages(const struct block *blocks, size_t count) {
     return pages;
 }
 
-static void *run(void *argument) {
-    size_t thread = (size_t)(uintptr_t)argument, limit = burst.bytes / 16 + 1, count = 0, have = 0;
+static void run_once(size_t thread, size_t keep) {
+    size_t limit = burst.bytes / 16 + 1, count = 0, have = 0;
     uint64_t random = 88172645463325252u + thread;
     struct block *blocks =
         mmap(NULL, limit * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -87,12 +91,22 @@ static void *run(void *argument) {
     }
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
-        if (burst.kept != 0 && i % burst.kept == 0) blocks[kept++] = blocks[i];
+        if (keep != 0 && i % keep == 0) blocks[kept++] = blocks[i];
         else free(blocks[i].start);
     }
     qsort(blocks, kept, sizeof *blocks, by_address);
     pages_kept[thread] = count_pages(blocks, kept);
     munmap(blocks, limit * sizeof *blocks);
+}
+
+static void *run(void *argument) {
+    static const struct timespec pause = {.tv_nsec = 50000000};
+    size_t thread = (size_t)(uintptr_t)argument;
+    for (size_t time = 1; time < burst.times; time++) {
+        run_once(thread, 0);
+        nanosleep(&pause, NULL);
+    }
+    run_once(thread, burst.kept);
     if (thread != 0) {
         pthread_barrier_wait(&freed);
         pthread_barrier_wait(&freed); /* for ever */
@@ -101,13 +115,14 @@ static void *run(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    EXPECT(argc == 6, "burst KIND MIB THREADS KEPT SECONDS");
+    EXPECT(argc == 7, "burst KIND MIB THREADS TIMES KEPT SECONDS");
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         if (strcmp(argv[1], kinds[i].name) == 0) burst.kind = &kinds[i];
     size_t threads = strtoul(argv[3], NULL, 10);
     EXPECT(burst.kind != NULL && threads <= MOST_THREADS, "a kind, and at most %d threads", MOST_THREADS);
     burst.bytes = (strtoul(argv[2], NULL, 10) << 20) / (threads + (threads == 0));
-    burst.kept = strtoul(argv[4], NULL, 10);
+    burst.times = strtoul(argv[4], NULL, 10);
+    burst.kept = strtoul(argv[5], NULL, 10);
     size_t before = resident_bytes();
     if (threads == 0) run(NULL);
     pthread_barrier_init(&freed, NULL, (unsigned)threads + 1);
@@ -117,7 +132,7 @@ int main(int argc, char **argv) {
     }
     if (threads != 0) pthread_barrier_wait(&freed);
     say("freed\n");
-    struct timespec rest = {.tv_sec = (time_t)strtol(argv[5], NULL, 10)};
+    struct timespec rest = {.tv_sec = (time_t)strtol(argv[6], NULL, 10)};
     size_t limit = before;
     for (size_t i = 0; i <= threads; i++) limit += pages_kept[i] * PAGE;
     for (int looks = 0; looks < LOOKS; looks++) {

@@ -1,5 +1,5 @@
-"""Memory goes back, whoever the program is: bursts of every kind and size, freed by one thread or several, kept in part
-or not at all. Ten seconds after its last call such a program has what its live blocks' pages take, and little more.
+"""Memory goes back, whoever the program is: bursts of every kind and size, one or several in a row, freed by one thread or
+several, kept in part or not at all. Ten seconds after its last call such a program has what its live blocks' pages take, and little more.
 On a busy machine hakmem's thread may have to wait for its turn, so who has more is looked at again, for two minutes.
 
     bursts.py --lib LIBRARY --program burst [--large]
@@ -11,17 +11,20 @@ import argparse
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 REST_S = 10
-KINDS = ("small", "runs", "mappings", "mixed")
-# Several threads have hakmem's thread, which gives back while they sleep; one thread gives back in its own calls.
+KINDS = ("small", "medium", "runs", "mappings", "mixed")
+# Several threads have hakmem's thread, which gives back while they sleep; one has it if there are several bursts.
 THREADS = (0, 4)
+TIMES = 4  # in a row: what was used again stays for the next one
 KEPT = (0, 64)
 MOST_SHARE, MOST_KIB = 1.10, 1024
 THREAD_KIB = 192  # a sleeping thread keeps a block of each size that it has used
 TABLES_SHARE = 256  # of bursts above 128 MiB: records of units stay
+ALONE_KIB = 16 * 1024  # that may stay where no thread of hakmem's can begin
+LAST_SLABS_KIB = 768  # of one burst in one thread: the last slab of each class stays, and a medium one has many pages
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,16 @@ class Row:
     kind: str
     mib: int
     threads: int
+    times: int
     kept: int
+    background: str = "auto"
 
     def start(self, program: Path, library: Path) -> subprocess.Popen[str]:
         """Returns when all is freed: then it sleeps."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
-        words = [str(program), self.kind, str(self.mib), str(self.threads), str(self.kept), str(REST_S)]
-        child = subprocess.Popen(words, env={**environment, "LD_PRELOAD": str(library)}, stderr=subprocess.PIPE, text=True)
+        words = [str(program), self.kind, str(self.mib), str(self.threads), str(self.times), str(self.kept), str(REST_S)]
+        environment |= {"LD_PRELOAD": str(library), "HAKMEM_BACKGROUND": self.background}
+        child = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
         first = child.stderr.readline()
         if first != "freed\n":
@@ -54,7 +60,9 @@ class Row:
                     return f"{self}: {line}"
                 resident, limit = int(words[1]), int(words[3])
                 tables = self.mib * 1024 / TABLES_SHARE if self.mib > 128 else 0
-                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables
+                alone = ALONE_KIB if self.background == "0" else 0
+                slabs = LAST_SLABS_KIB if self.kind == "medium" and self.threads == 0 and self.times == 1 else 0
+                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + slabs
                 found = f"{self}: {resident} KiB resident, {limit} KiB in use, {most:.0f} KiB allowed"
                 if resident <= most:
                     child.kill()
@@ -69,7 +77,10 @@ def main() -> None:
     parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
     sizes = (512, 1024) if options.large else (4, 32, 128)
-    rows = [Row(kind, mib, threads, kept) for kind in KINDS for mib in sizes for threads in THREADS for kept in KEPT]
+    rows = [Row(kind, mib, threads, 1, kept) for kind in KINDS for mib in sizes for threads in THREADS for kept in KEPT]
+    again = [row for row in rows if row.mib == sizes[0] or (row.mib == sizes[1] and not options.large)]
+    rows += [replace(row, times=TIMES) for row in again]
+    rows += [replace(row, times=TIMES, background="0") for row in again if row.threads == 0]
     sleeping = [(row, row.start(options.program, options.lib)) for row in rows]
     wrong = [why for row, child in sleeping if (why := row.verdict(child)) is not None]
     if wrong:

@@ -243,12 +243,12 @@ static uint64_t purged_bytes(void) { return hak_atomic_load(&hak_os_counters.pur
 /* Nor does it leave holes: each miss looks at a little of the heap, and gives back no more than that has. */
 static void one_thread_gives_holes_back(void **state) {
     (void)state;
-    allow_free_memory();
+    allow_free_memory_of_programs();
     static void *light[1000];
     fill(BLOCKS); /* 40 MB */
+    uint64_t before = purged_bytes();
     empty(BLOCKS, 20);
     hak_purge_reclaim(hak_thread_heap, false, false, SIZE_MAX / 2); /* bins are empty, units are free */
-    uint64_t before = purged_bytes();
     for (int second = 0; second < 10; second++) {
         fake_os.clock_ms += 1000;
         for (int i = 0; i < 20; i++) {
@@ -692,6 +692,132 @@ static void sweeps_no_more(void **state) {
     assert_in_range(periods_at_sleep, all_looked_at / 1024, all_looked_at / 1024 + 4);
 }
 
+/* ---- One thread that works in bursts ----------------------------------------------------------------------------- */
+
+enum { BURST_BLOCKS = 10000 }; /* 10 MB, less than may stay where no thread can begin */
+
+static void work_in_bursts(void) {
+    for (int i = 0; i < 4; i++) {
+        fill(BURST_BLOCKS);
+        empty(BURST_BLOCKS, 0);
+    }
+}
+
+static uint64_t free_units(void) { return hak_atomic_load(&hak_dirty_units, relaxed); }
+
+static void begin_in_bursts(void) {
+    hak_background_watch();
+    work_in_bursts();
+    assert_non_null(fake_os.thread);
+}
+
+static uint64_t rest_began_ms, units_at_rest;
+
+static void rest(void) {
+    assert_int_equal(free_units(), units_at_rest);
+    fake_os.clock_ms += fake_os.waited_us / 1000;
+}
+
+/* All stays for eight seconds, as there may be another burst; then all goes back, and the thread with it. */
+static void gives_back_after_bursts(void **state) {
+    (void)state;
+    begin_in_bursts();
+    units_at_rest = free_units();
+    rest_began_ms = fake_os.clock_ms;
+    assert_true(units_at_rest > 8 * HAK_MIB / HAK_UNIT_BYTES);
+    run(100, rest);
+    assert_in_range(fake_os.clock_ms - rest_began_ms, 8000, 9500);
+    assert_int_equal(free_units(), 0);
+    fake_os.thread = NULL;
+    for (int i = 0; i < 100; i++) {
+        fill(500);
+        empty(500, 0);
+    }
+    assert_null(fake_os.thread); /* little work is no burst */
+    work_in_bursts();
+    assert_non_null(fake_os.thread);
+}
+
+/* Between them it does a little. */
+static void burst_after_seven_seconds(void) {
+    fake_os.clock_ms += fake_os.waited_us / 1000;
+    if (periods % 7 == 0) work_in_bursts();
+    fill(300);
+    empty(300, 0);
+}
+
+static void stays_between_bursts(void **state) {
+    (void)state;
+    begin_in_bursts();
+    uint64_t before = purged_bytes();
+    run(100, burst_after_seven_seconds);
+    assert_true(periods > 100);
+    assert_in_range(purged_bytes() - before, 0, HAK_MIB);
+}
+
+static void end_it(void) {
+    if (thread_state() == HAK_BACKGROUND_ENDING) hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, relaxed);
+}
+
+/* Before the program asks for what a process with two threads can't have. */
+static void yields(void **state) {
+    (void)state;
+    hak_background_yield(false); /* there is none */
+    begin_in_bursts();
+    fake_os.at_wait = end_it;
+    hak_background_yield(false);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE); /* joined */
+    fake_os.thread = NULL;
+    begin_in_bursts();
+    hak_background_yield(true);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    fake_os.thread = NULL;
+    work_in_bursts();
+    assert_null(fake_os.thread);
+    fake_os.at_wait = NULL;
+}
+
+/* A program with threads of its own has given up being alone. */
+static void does_not_yield_to_threads(void **state) {
+    (void)state;
+    begin_in_bursts();
+    hak_heap_acquire();
+    hak_background_yield(true);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
+}
+
+/* What may stay: little where the thread could come, a larger part of it where it couldn't. */
+static void keeps_little_without_it(void **state) {
+    (void)state;
+    work_in_bursts();
+    assert_null(fake_os.thread); /* nobody watches */
+    assert_true(free_units() > 8 * HAK_MIB / HAK_UNIT_BYTES);
+    for (int i = 0; i < 3; i++) {
+        fill(BLOCKS); /* 40 MB */
+        empty(BLOCKS, 0);
+    }
+    assert_in_range(free_units(), 0, 17 * HAK_MIB / HAK_UNIT_BYTES);
+    fake_os.began_filtered = true;
+    hak_background_watch();
+    work_in_bursts();
+    assert_null(fake_os.thread);
+    fake_os.began_filtered = false;
+    fake_os.refuses_threads = true;
+    hak_background_watch();
+    work_in_bursts();
+    assert_null(fake_os.thread);
+    assert_in_range(free_units(), 8 * HAK_MIB / HAK_UNIT_BYTES, 17 * HAK_MIB / HAK_UNIT_BYTES);
+}
+
+static void keeps_next_to_nothing_before_it(void **state) {
+    (void)state;
+    hak_background_watch();
+    fill(BURST_BLOCKS);
+    empty(BURST_BLOCKS, 0);
+    assert_null(fake_os.thread);
+    assert_in_range(free_units(), 0, HAK_MIB / HAK_UNIT_BYTES + 8);
+}
+
 static void kernel_refuses(void **state) {
     (void)state;
     hak_heap_acquire();
@@ -734,4 +860,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(foreign), cmocka_unit_test(cannot_sleep), cmocka_unit_test(wakes),
           cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
           cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
-          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken))
+          cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
+          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields), cmocka_unit_test(does_not_yield_to_threads),
+          cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))

@@ -31,7 +31,7 @@ static void go_on(void) {
 }
 
 static void start_with_free_runs(uint32_t count, size_t bytes) {
-    allow_free_memory();
+    allow_free_memory_of_programs();
     static void *runs[RUNS];
     fake_os.clock_ms = 1000;
     assert_true(hak_process_initialize());

@@ -85,7 +85,7 @@ static void purged_pages(void **state) {
 
 static void large_objects(void **state) {
     (void)state;
-    allow_free_memory();
+    allow_free_memory_of_programs();
     char *other = hak_malloc(100000), *run = hak_malloc(100000), *mapping = hak_malloc(40 * HAK_MIB);
     size_t bytes = hak_align_up(100000, 4096);
     expect_text(run, "the start of a live large block of %zu bytes", bytes);

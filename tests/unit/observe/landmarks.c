@@ -56,7 +56,7 @@ static void they_tell_of_this_build(void **state) {
 
 static void they_lead_to_the_heap(void **state) {
     (void)state;
-    allow_free_memory();
+    allow_free_memory_of_programs();
     void *small = hak_malloc(100), *mapping = hak_malloc(40 * HAK_MIB), *kept = hak_malloc(50 * HAK_MIB);
     hak_free(kept);
     struct hak_range *const *ranges = hak_landmarks.ranges;

@@ -161,7 +161,7 @@ static void plain_text(void **state) {
 /* A freed mapping that is kept is memory still. */
 static void kept_mappings(void **state) {
     (void)state;
-    allow_free_memory();
+    allow_free_memory_of_programs();
     hak_free(hak_malloc(1));
     hak_snapshot_take(&snapshot);
     uint64_t committed = snapshot.total.committed_bytes;

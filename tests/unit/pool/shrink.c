@@ -10,7 +10,7 @@
 #include "region/allowance.h"
 #include "region/decay.h"
 
-enum { BLOCKS = 200000, BYTES = 100, PAGES = BLOCKS / 40 }; /* 20 MB; a page has forty blocks, or more */
+enum { BLOCKS = 120000, BYTES = 100, PAGES = BLOCKS / 40 }; /* 12 MB; a page has forty blocks, or more */
 
 static void *blocks[BLOCKS];
 

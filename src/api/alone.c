@@ -1,0 +1,91 @@
+/* Functions of libc's with which a program asks the kernel for what only a process with one thread may have, or for
+ * what each thread has for itself: namespaces, capabilities, filters. A thread of hakmem's that works for a program
+ * with one thread ends before such a call (hak_background_yield), and the program is alone.
+ *
+ * In the shared library only, and only where calls of the program's lead here: elsewhere such a program has no thread
+ * of hakmem's. Who makes such a call without libc, in assembler, isn't seen. */
+#include <dlfcn.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "front/background.h"
+#include "os/kernel.h"
+#include "os/libc.h"
+
+#if !defined(HAK_NO_OVERRIDE) && !defined(HAK_KERNEL_BEHIND_LIBC)
+
+/* What a filter may forbid, nobody may ask: from then on the program stays without such a thread. */
+static void yield_before_prctl(long option) {
+    switch (option) {
+    case PR_SET_SECCOMP:
+    case PR_SET_NO_NEW_PRIVS: hak_background_yield(true); break;
+    case PR_SET_KEEPCAPS:
+    case PR_SET_SECUREBITS:
+    case PR_CAPBSET_DROP:
+    case PR_CAP_AMBIENT:
+    case PR_SET_TSC: hak_background_yield(false); break;
+    default: break;
+    }
+}
+
+static void yield_before_call(long number, long option) {
+    switch (number) {
+    case SYS_prctl: yield_before_prctl(option); break;
+    case SYS_seccomp: hak_background_yield(true); break;
+    case SYS_unshare:
+    case SYS_setns:
+    case SYS_capset:
+    case SYS_exit: hak_background_yield(false); break;
+    default: break;
+    }
+}
+
+HAK_API int prctl(int option, ...) {
+    va_list rest;
+    va_start(rest, option);
+    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long), d = va_arg(rest, long);
+    va_end(rest);
+    yield_before_prctl(option);
+    return (int)HAK_SYSTEM_CALL(SYS_prctl, option, a, b, c, d);
+}
+
+HAK_API long syscall(long number, ...) {
+    va_list rest;
+    va_start(rest, number);
+    long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long), d = va_arg(rest, long),
+         e = va_arg(rest, long), f = va_arg(rest, long);
+    va_end(rest);
+    yield_before_call(number, a);
+    return HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f);
+}
+
+HAK_API int unshare(int flags) {
+    hak_background_yield(false);
+    return (int)HAK_SYSTEM_CALL(SYS_unshare, flags);
+}
+
+HAK_API int setns(int descriptor, int kind) {
+    hak_background_yield(false);
+    return (int)HAK_SYSTEM_CALL(SYS_setns, descriptor, kind);
+}
+
+HAK_API int capset(cap_user_header_t header, cap_user_data_t data);
+HAK_API int capset(cap_user_header_t header, cap_user_data_t data) {
+    hak_background_yield(false);
+    return (int)HAK_SYSTEM_CALL(SYS_capset, header, data);
+}
+
+static bool leads_here(const char *name, uintptr_t function) { return (uintptr_t)hak_os_find_any(name) == function; }
+
+__attribute__((constructor(102))) static void begin_watch(void) {
+    if (leads_here("prctl", (uintptr_t)prctl) && leads_here("syscall", (uintptr_t)syscall) &&
+        leads_here("unshare", (uintptr_t)unshare) && leads_here("setns", (uintptr_t)setns) &&
+        leads_here("capset", (uintptr_t)capset))
+        hak_background_watch();
+}
+
+#endif
