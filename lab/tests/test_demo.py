@@ -278,6 +278,18 @@ def test_rounds_of_the_service_are_told(quick: None) -> None:
     assert done.exit_code == 0 and "rests for 10 s\nhakmem: round 1 of 6\n" in done.output
 
 
+def test_ctrl_c_is_told_by_the_status_amid_the_lines(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a reader who has been ended by it, too."""
+
+    def refuse(*_: object) -> str:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(demo, "_table", refuse)
+    for last, status in ((Case("two", "hakmem"), 130), (Case("two"), 1)):
+        monkeypatch.setattr(demo, "_few", lambda last=last: ([Case("one"), last], []))
+        assert CliRunner().invoke(cli.cli, ["demo"]).exit_code == status
+
+
 def test_ctrl_c_is_told_by_the_status_whoever_reads() -> None:
     """What reads may have been ended with it."""
     program = """

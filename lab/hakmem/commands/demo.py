@@ -76,6 +76,10 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
         status = _show(done, record, metrics, said)
         if without:
             print(f"FAILED: {resting.NAME}: {without}", file=sys.stderr)
+    except BrokenPipeError:  # who interrupts may have ended the reader, too
+        if not done.interrupted:
+            raise
+        status = 130
     finally:
         if json_file:
             files.write(json_file, ledger.dump(record))
