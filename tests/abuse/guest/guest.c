@@ -28,6 +28,8 @@
 
 #include "filters.h"
 
+int capset(cap_user_header_t header, cap_user_data_t data); /* libc's, which has no header for it */
+
 #ifdef __GLIBC__
 #include <sys/single_threaded.h>
 #endif
@@ -313,7 +315,7 @@ static void report_raw_exit(void) {
     work(100);
     puts("ends");
     fflush(stdout);
-    syscall(SYS_exit, 0);
+    syscall(SYS_exit, 3);
 }
 
 /* The program has threads: hakmem's own are there, and answer. */
@@ -561,11 +563,49 @@ static void bursts_and_forks(void) {
     EXPECT(count_tasks() == 2, "%d tasks in the next burst", count_tasks());
 }
 
+/* Each of these calls finds the program alone, whether the kernel grants it or not. */
+static long call_number; /* of `calls` below */
+
+static void one_call(void) {
+    struct __user_cap_header_struct header = {.version = 1}; /* too old: nothing is changed */
+    switch (call_number) {
+    case 0: prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0); break;
+    case 1: prctl(PR_SET_SECUREBITS, prctl(PR_GET_SECUREBITS, 0, 0, 0, 0), 0, 0, 0); break;
+    case 2: prctl(PR_CAPBSET_DROP, 9999, 0, 0, 0); break;
+    case 3: prctl(PR_CAP_AMBIENT, 9999, 0, 0, 0); break;
+    case 4: prctl(PR_SET_TSC, PR_TSC_ENABLE, 0, 0, 0); break;
+    case 5: syscall(SYS_prctl, PR_SET_KEEPCAPS, 0, 0, 0, 0); break;
+    case 6: syscall(SYS_unshare, 0); break;
+    case 7: syscall(SYS_setns, -1, 0); break;
+    case 8: syscall(SYS_capset, &header, NULL); break;
+    case 9: EXPECT(unshare(0) == 0, "unshare of nothing"); break;
+    case 10: EXPECT(setns(-1, 0) == -1 && errno == EBADF, "setns of nothing: errno %d", errno); break;
+    case 11: EXPECT(capset(&header, NULL) == -1, "capset of nothing"); break;
+    default: call_number = -1;
+    }
+}
+
+static void bursts_and_calls(void) {
+    work_in_bursts();
+    EXPECT(prctl(PR_GET_KEEPCAPS, 0, 0, 0, 0) == 0 && syscall(SYS_getpid) == getpid(), "calls give something else");
+    EXPECT(count_tasks() == 2, "%d tasks after calls that concern no thread", count_tasks());
+    for (; call_number >= 0; call_number++) {
+        work_in_bursts();
+        EXPECT(count_tasks() == 2, "%d tasks before call %ld", count_tasks(), call_number);
+        one_call();
+        if (call_number < 0) return;
+        EXPECT(count_tasks() == 1, "%d tasks after call %ld", count_tasks(), call_number);
+    }
+}
+
 /* Where it may have filters by then, it has none, and less stays. */
 static void bursts_without(void) {
     enum { MOST_MIB = 16 };
     long before = resident_kib();
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks before the promise", count_tasks());
     EXPECT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no promise");
+    EXPECT(count_tasks() == 1, "%d tasks after the promise", count_tasks());
     work_in_bursts();
     EXPECT(count_tasks() == 1, "%d tasks", count_tasks());
     EXPECT(resident_kib() < before + before / 10 + (MOST_MIB + 1) * 1024, "%ld KiB, before %ld", resident_kib(),
@@ -631,6 +671,7 @@ static const struct test_case owns[] = {{"leaves_alone", leaves_alone},
                                         {"asked", asked},
                                         {"bursts", bursts},
                                         {"bursts_and_forks", bursts_and_forks},
+                                        {"bursts_and_calls", bursts_and_calls},
                                         {"bursts_without", bursts_without},
                                         {"worker_uid", worker_uid},
                                         {"worker_namespace", worker_namespace},

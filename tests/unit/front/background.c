@@ -816,6 +816,17 @@ static void keeps_next_to_nothing_before_it(void **state) {
     empty(BURST_BLOCKS, 0);
     assert_null(fake_os.thread);
     assert_in_range(free_units(), 0, HAK_MIB / HAK_UNIT_BYTES + 8);
+    /* Used again, but for libc, which begins none. */
+    static const char libc;
+    static void *large[100];
+    fake_os.library_code = &libc;
+    for (int times = 0; times < 4; times++) {
+        for (int i = 0; i < 100; i++)
+            assert_non_null(large[i] = hak_front_alloc_large(100000, HAK_ALIGNMENT, false, &libc));
+        for (int i = 0; i < 100; i++) hak_free(large[i]);
+    }
+    assert_null(fake_os.thread);
+    assert_in_range(free_units(), 0, HAK_MIB / HAK_UNIT_BYTES + 8);
 }
 
 static void kernel_refuses(void **state) {
