@@ -21,7 +21,7 @@ HELP = """The one way to build, test and show hakmem, the same on a desk and in 
   ./dev demo [--all] [ARG...]  programs you know and a service, on glibc and on hakmem, side by side
   ./dev test                   what a change can break: lint, build, tests, the laboratory, two sanitizers
   ./dev test --forms           secure and hardened forms, other ways to link, TSan, models, servers, sandboxes
-  ./dev test --long            what takes hours: mutants, packages, soak, deep fuzzing
+  ./dev test --long            what takes hours: mutants, packages, deep fuzzing
   ./dev times                  writes the times of the last tests into CONTRIBUTING.md
   ./dev build [PRESET]         release unless told; CMakePresets.json has them all; result in build/PRESET
   ./dev lint                   the rules of this repository, format, clang-tidy

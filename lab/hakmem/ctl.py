@@ -187,19 +187,19 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
             places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
             if not any([_replace(memory, place, NO_WISH, WISHED) for place in places]):
                 raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
-            said_at = time.monotonic() + SOON_S
-            switches = _switches(pid)
-            while time.monotonic() < deadline:
+            said, look_at, switches = False, time.monotonic() + SOON_S, _switches(pid)
+            while time.monotonic() < deadline and not sleeps:
                 channel = find_channel(pid)
                 if channel is not None:
                     return channel
-                if said_at <= time.monotonic():
-                    if not waits and _switches(pid) == switches:
-                        sleeps = True
-                        break
-                    said_at = deadline
-                    reason = f"{who} has one thread, or wraps malloc"
-                    say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
+                if look_at <= time.monotonic():
+                    before, switches = switches, _switches(pid)
+                    sleeps = not waits and switches == before
+                    if not said and not sleeps:
+                        reason = f"{who} has one thread, or wraps malloc"
+                        say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
+                        said = True
+                    look_at = time.monotonic() + SOON_S
                 time.sleep(0.01)
             for place in places:
                 _replace(memory, place, WISHED, NO_WISH)
@@ -216,7 +216,10 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
 
 def _switches(pid: int) -> list[str]:
     """How often each thread was given a processor, or gave it back: a number that stays while all of them sleep."""
-    texts = [file.read_text(errors="replace") for file in sorted(Path(f"/proc/{pid}/task").glob("*/status"))]
+    texts = []
+    for file in sorted(Path(f"/proc/{pid}/task").glob("*/status")):
+        with contextlib.suppress(OSError):  # it has ended
+            texts.append(file.read_text(errors="replace"))
     return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", "".join(texts), re.MULTILINE)
 
 

@@ -625,12 +625,14 @@ def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.Mon
     rest, forms, long = "-LE ^(forms|long)$", "-L ^forms$", "-L ^long$"
     assert asked[""] == [("release", rest), ("laboratory", "not forms and not long"), ("sanitize", rest)]
     assert asked["--forms"] == [
-        ("release", forms),
-        ("laboratory", "forms and not long"),
-        ("sanitize", forms),
-        ("tsan", "-LE ^long$"),
+        ("release, forms", forms),
+        ("laboratory, forms", "forms and not long"),
+        ("sanitize, forms", forms),
+        ("tsan, forms", "-LE ^long$"),
     ]
-    assert asked["--long"] == [("release", long), ("sanitize", long), ("tsan", long), ("laboratory", "long")]
+    assert asked["--long"] == [(f"{preset}, long", long) for preset in ("release", "sanitize", "tsan")] + [
+        ("laboratory, long", "long")
+    ]
 
 
 def test_times_are_written_into_their_table(logs: Path) -> None:

@@ -19,18 +19,23 @@ MOST_GROUPS = 8  # of a run, those that take longest
 PYTHON = environment.VENV / "bin" / "python"
 
 
+def _title(what: str, group: str) -> str:
+    """Each has a log of its own."""
+    return f"test {what}" + ("" if group == "quick" else f", {group}")
+
+
 def _ctest(tally: Tally, preset: str, group: str, choice: Sequence[str]) -> None:
     results = LOGS / f"{group}-{preset}.xml"
     parallel = ["--parallel", str(2 * build.JOBS)]  # many wait for something
     command: Command = [build.tool("ctest"), "--test-dir", f"build/{preset}", *parallel, "--output-on-failure"]
-    tally.tests(f"test {preset}", [*command, "--no-tests=error", "--output-junit", results, *choice], results)
+    tally.tests(_title(preset, group), [*command, "--no-tests=error", "--output-junit", results, *choice], results)
 
 
 def _pytest(tally: Tally, group: str, marks: str) -> None:
     results = LOGS / f"{group}-laboratory.xml"
     spread = ["-n", str(build.JOBS), "--dist", "worksteal"]
     command: Command = [PYTHON, "-m", "pytest", *spread, "-m", marks, f"--junitxml={results}"]
-    tally.tests("test laboratory", command, results)
+    tally.tests(_title("laboratory", group), command, results)
 
 
 def _build(tally: Tally, preset: str, *targets: str) -> bool:
