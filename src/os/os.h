@@ -167,7 +167,7 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *thread);
 void hak_os_join_thread(uintptr_t thread);
 bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */
 
-/* The kernel counts a thread, by its number, for a moment after it was joined. */
+/* The kernel counts a thread, by its number, for a moment after it was joined. Waits for a second at most. */
 void hak_os_wait_until_gone(uint32_t thread);
 uintptr_t hak_os_this_thread(void);
 

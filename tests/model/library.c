@@ -109,8 +109,8 @@ void hak_snapshot_write_metrics(const struct hak_snapshot *snapshot, struct hak_
 #include <pthread.h>
 #include "front/meter.c"
 #include "front/background.c"
-#define hak_routes_initialize() fill(0, 8)                     /* as far as harnesses look */
-#define pthread_atfork(prepare, parent, child) ((void)(child)) /* mutants run in children */
+#define hak_routes_initialize() fill(0, 8)                                      /* as far as harnesses look */
+#define pthread_atfork(prepare, parent, child) ((void)(prepare), (void)(child)) /* mutants run in children */
 #include "front/process.c"
 
 #include "library.h"

@@ -707,6 +707,29 @@ static void looking_before_reading(void **state) {
     assert_int_equal(errno, 1234);
 }
 
+static HAK_ATOMIC(uint32_t) number_of_it;
+
+static void *stay_a_moment(void *unused) {
+    hak_atomic_store(&number_of_it, hak_os_thread_id(), relaxed);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    return unused;
+}
+
+static void gone_threads(void **state) {
+    (void)state;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, stay_a_moment, NULL), 0);
+    uint32_t number;
+    while ((number = hak_atomic_load(&number_of_it, relaxed)) == 0) sched_yield();
+    errno = 1234;
+    hak_os_wait_until_gone(number);
+    assert_int_equal(errno, 1234);
+    assert_int_equal(syscall(SYS_tgkill, getpid(), number, 0), -1);
+    assert_int_equal(errno, ESRCH);
+    hak_os_wait_until_gone(number); /* at once */
+    pthread_join(thread, NULL);
+}
+
 UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit_test(committing),
           cmocka_unit_test(purging), cmocka_unit_test(purging_locked_memory), cmocka_unit_test(remapping),
           cmocka_unit_test(moving_pages), cmocka_unit_test(guarding), cmocka_unit_test(guarding_to_a_locked_page),
@@ -717,4 +740,4 @@ UNIT_MAIN(cmocka_unit_test(page_size), cmocka_unit_test(alignments), cmocka_unit
           cmocka_unit_test(kept_stderr), cmocka_unit_test(quiet_writes), cmocka_unit_test(thread_ids),
           cmocka_unit_test(facts), cmocka_unit_test(processors), cmocka_unit_test(one_processor),
           cmocka_unit_test(messages), cmocka_unit_test(wakes_all), cmocka_unit_test(replaced_files),
-          cmocka_unit_test(looking_before_reading))
+          cmocka_unit_test(looking_before_reading), cmocka_unit_test(gone_threads))
