@@ -843,10 +843,11 @@ void hak_os_join_thread(uintptr_t thread) {
 }
 
 void hak_os_wait_until_gone(uint32_t thread) {
-    enum { MOST_MS = 1000 };
+    enum { MOST_GONE_MS = 1000 };
     int saved_errno = errno;
     uint64_t start_ms = hak_os_clock_ms();
-    while (HAK_SYSTEM_CALL(SYS_tgkill, hak_os_process_id(), thread, 0) == 0 && hak_os_clock_ms() - start_ms < MOST_MS)
+    while (HAK_SYSTEM_CALL(SYS_tgkill, hak_os_process_id(), thread, 0) == 0 &&
+           hak_os_clock_ms() - start_ms < MOST_GONE_MS)
         hak_os_yield();
     errno = saved_errno;
 }
