@@ -3,8 +3,8 @@
  * with one thread ends before such a call (hak_background_yield), and the program is alone.
  *
  * In the shared library only, and only where calls of the program's lead here: elsewhere such a program has no thread
- * of hakmem's. Who makes such a call without libc, in assembler, isn't seen. */
-#include <dlfcn.h>
+ * of hakmem's. Who makes such a call without libc, in assembler, isn't seen. Nor is who has asked the dynamic linker
+ * for a function of libc's own. */
 #include <linux/capability.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -18,16 +18,18 @@
 
 #if !defined(HAK_NO_OVERRIDE) && !defined(HAK_KERNEL_BEHIND_LIBC)
 
+enum { LANDLOCK_RESTRICT_SELF = 446 }; /* the same on all machines, and not in older headers */
+
 /* What a filter may forbid, nobody may ask: from then on the program stays without such a thread. */
 static void yield_before_prctl(long option) {
     switch (option) {
     case PR_SET_SECCOMP:
-    case PR_SET_NO_NEW_PRIVS: hak_background_yield(true); break;
+    case PR_SET_NO_NEW_PRIVS: hak_background_yield(HAK_YIELD_FOR_GOOD); break;
     case PR_SET_KEEPCAPS:
     case PR_SET_SECUREBITS:
     case PR_CAPBSET_DROP:
     case PR_CAP_AMBIENT:
-    case PR_SET_TSC: hak_background_yield(false); break;
+    case PR_SET_TSC: hak_background_yield(HAK_YIELD); break;
     default: break;
     }
 }
@@ -35,11 +37,21 @@ static void yield_before_prctl(long option) {
 static void yield_before_call(long number, long option) {
     switch (number) {
     case SYS_prctl: yield_before_prctl(option); break;
-    case SYS_seccomp: hak_background_yield(true); break;
+    case SYS_seccomp: hak_background_yield(HAK_YIELD_FOR_GOOD); break;
     case SYS_unshare:
     case SYS_setns:
     case SYS_capset:
-    case SYS_exit: hak_background_yield(false); break;
+    case SYS_setuid:
+    case SYS_setgid:
+    case SYS_setreuid:
+    case SYS_setregid:
+    case SYS_setresuid:
+    case SYS_setresgid:
+    case SYS_setfsuid:
+    case SYS_setfsgid:
+    case SYS_setgroups:
+    case LANDLOCK_RESTRICT_SELF:
+    case SYS_exit: hak_background_yield(HAK_YIELD); break;
     default: break;
     }
 }
@@ -64,18 +76,18 @@ HAK_API long syscall(long number, ...) {
 }
 
 HAK_API int unshare(int flags) {
-    hak_background_yield(false);
+    hak_background_yield(HAK_YIELD);
     return (int)HAK_SYSTEM_CALL(SYS_unshare, flags);
 }
 
 HAK_API int setns(int descriptor, int kind) {
-    hak_background_yield(false);
+    hak_background_yield(HAK_YIELD);
     return (int)HAK_SYSTEM_CALL(SYS_setns, descriptor, kind);
 }
 
 HAK_API int capset(cap_user_header_t header, cap_user_data_t data);
 HAK_API int capset(cap_user_header_t header, cap_user_data_t data) {
-    hak_background_yield(false);
+    hak_background_yield(HAK_YIELD);
     return (int)HAK_SYSTEM_CALL(SYS_capset, header, data);
 }
 

@@ -67,6 +67,9 @@ static HAK_ATOMIC(uint32_t) starter;
 
 __thread bool hak_background_is_starting;
 
+/* Of who makes the thread end before the program has rested: with how much free it may leave the heap. */
+static HAK_ATOMIC(uint64_t) may_leave_bytes = UINT64_MAX;
+
 static uintptr_t ended_thread; /* of the thread until it is ENDED; then of who joins it */
 static uint32_t ended_id;      /* its number, as above */
 
@@ -221,6 +224,14 @@ static void leave_nothing_free(void) {
     hak_atomic_store(&reused_at_rest, hak_atomic_load(&hak_pages_reused, relaxed), relaxed);
 }
 
+/* The program is to be alone now, and may never miss again. */
+static void leave_little_free(void) {
+    uint64_t bytes = hak_atomic_exchange(&may_leave_bytes, UINT64_MAX, relaxed);
+    if (hak_mapping_cache_free_bytes() + hak_allowance_free_in_slabs() > bytes) leave_nothing_free();
+    else if (bytes != UINT64_MAX)
+        hak_atomic_store(&reused_at_rest, hak_atomic_load(&hak_pages_reused, relaxed), relaxed);
+}
+
 /* The last that the thread does, whyever it ends. */
 static void finish(void) {
     hak_service_stop();
@@ -282,6 +293,7 @@ static void run_background(void) {
         hak_meter_rest();
         sleep_until_miss();
     }
+    leave_little_free();
     finish();
 }
 
@@ -355,13 +367,16 @@ static bool is_borrowed(void) {
 }
 
 static void start_thread(void) {
-    if (!hak_os_may_wait() || is_borrowed() || !stand_in(HAK_BACKGROUND_AWAKE)) return;
-    hak_atomic_store(&hak_background_pays, 1, relaxed);
-    hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
-    hak_background_is_starting = true;
-    bool started = hak_os_start_thread(run_background, NULL);
+    if (!hak_os_may_wait() || is_borrowed()) return;
+    hak_background_is_starting = true; /* before others see the state: a handler of a signal may make a fork here */
+    bool stands_in = stand_in(HAK_BACKGROUND_AWAKE), started = false;
+    if (stands_in) {
+        hak_atomic_store(&hak_background_pays, 1, relaxed);
+        hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
+        started = hak_os_start_thread(run_background, NULL);
+    }
     hak_background_is_starting = false;
-    if (started) return;
+    if (started || !stands_in) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
     hak_atomic_store(&hak_background_pays, 0, relaxed);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
@@ -461,11 +476,14 @@ void hak_background_thread_ended(void) {
 
 void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_began_filtered(), relaxed); }
 
-void hak_background_yield(bool for_good) {
-    if (is_borrowed()) return; /* by a child of vfork, which asks for itself */
-    if (for_good) hak_atomic_store(&may_begin_alone, false, relaxed);
+/* What a program has free when it forks stays for the next burst, unless it is as much as stays without the thread. */
+void hak_background_yield(enum hak_yield why) {
+    bool is_own_memory = !is_borrowed() || is_unknown_child(); /* a child of vfork asks for itself */
+    if (why == HAK_YIELD_FOR_GOOD && is_own_memory) hak_atomic_store(&may_begin_alone, false, relaxed);
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
-    if (state == HAK_BACKGROUND_NONE || has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
+    if (state == HAK_BACKGROUND_NONE || is_borrowed() || hak_background_is_starting) return;
+    if (has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
+    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_TO_FORK ? LARGE_ALLOWANCE_BYTES : 0, relaxed);
     if (end_and_join()) hak_os_wait_until_gone(ended_id);
 }
 

@@ -835,11 +835,14 @@ static HAK_ATOMIC(bool) waits_are_refused;
 
 /* glibc ends the process when a sandbox refuses that it waits. */
 void hak_os_join_thread(uintptr_t thread) {
+    int cancellable;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable); /* who calls may not be where a thread can be ended */
     if (!hak_os_may_wait()) {
         while (!hak_os_try_join_thread(thread)) hak_cpu_relax();
     } else {
         join((pthread_t)thread, NULL);
     }
+    pthread_setcancelstate(cancellable, NULL);
 }
 
 void hak_os_wait_until_gone(uint32_t thread) {

@@ -546,13 +546,21 @@ static void bursts(void) {
     EXPECT(count_tasks() == 2, "%d tasks in the next burst", count_tasks());
 }
 
-/* A program that forks in a burst has one thread when it does, and so has its child. */
+static void expect_resident(long before_kib, long most_mib, const char *when, long number) {
+    long now_kib = resident_kib();
+    EXPECT(now_kib < before_kib + before_kib / 10 + most_mib * 1024, "%ld KiB %s %ld, before %ld", now_kib, when,
+           number, before_kib);
+}
+
+/* A program that forks in a burst has one thread when it does, and so has its child. Either may make no call any more. */
 static void bursts_and_forks(void) {
     int status = -1;
+    long before_kib = resident_kib();
     work_in_bursts();
     EXPECT(count_tasks() == 2, "%d tasks", count_tasks());
     pid_t child = fork();
     int tasks = count_tasks();
+    expect_resident(before_kib, 17, "after the fork", child);
     if (child == 0) {
         work_in_bursts();
         _exit(tasks == 1 && count_tasks() == 2 ? 0 : 1);
@@ -580,12 +588,15 @@ static void one_call(void) {
     case 8: syscall(SYS_capset, &header, NULL); break;
     case 9: EXPECT(unshare(0) == 0, "unshare of nothing"); break;
     case 10: EXPECT(setns(-1, 0) == -1 && errno == EBADF, "setns of nothing: errno %d", errno); break;
-    case 11: EXPECT(capset(&header, NULL) == -1, "capset of nothing"); break;
+    case 11: syscall(SYS_setresuid, -1, -1, -1); break;
+    case 12: syscall(SYS_setgroups, -1, NULL); break;
+    case 13: EXPECT(capset(&header, NULL) == -1, "capset of nothing"); break;
     default: call_number = -1;
     }
 }
 
 static void bursts_and_calls(void) {
+    long before_kib = resident_kib();
     work_in_bursts();
     EXPECT(prctl(PR_GET_KEEPCAPS, 0, 0, 0, 0) == 0 && syscall(SYS_getpid) == getpid(), "calls give something else");
     EXPECT(count_tasks() == 2, "%d tasks after calls that concern no thread", count_tasks());
@@ -595,7 +606,25 @@ static void bursts_and_calls(void) {
         one_call();
         if (call_number < 0) return;
         EXPECT(count_tasks() == 1, "%d tasks after call %ld", count_tasks(), call_number);
+        expect_resident(before_kib, 2, "after call", call_number);
     }
+}
+
+/* In a child that libc doesn't know of, a promise is remembered for its own children. */
+static void bursts_after_a_raw_fork(void) {
+    int status = -1;
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) _exit(1);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            work_in_bursts();
+            _exit(count_tasks() == 1 ? 0 : 1);
+        }
+        waitpid(grandchild, &status, 0);
+        _exit(status != 0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", (unsigned)status);
 }
 
 /* Where it may have filters by then, it has none, and less stays. */
@@ -672,6 +701,7 @@ static const struct test_case owns[] = {{"leaves_alone", leaves_alone},
                                         {"bursts", bursts},
                                         {"bursts_and_forks", bursts_and_forks},
                                         {"bursts_and_calls", bursts_and_calls},
+                                        {"bursts_after_a_raw_fork", bursts_after_a_raw_fork},
                                         {"bursts_without", bursts_without},
                                         {"worker_uid", worker_uid},
                                         {"worker_namespace", worker_namespace},

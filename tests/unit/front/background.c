@@ -762,14 +762,14 @@ static void end_it(void) {
 /* Before the program asks for what a process with two threads can't have. */
 static void yields(void **state) {
     (void)state;
-    hak_background_yield(false); /* there is none */
+    hak_background_yield(HAK_YIELD); /* there is none */
     begin_in_bursts();
     fake_os.at_wait = end_it;
-    hak_background_yield(false);
+    hak_background_yield(HAK_YIELD);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE); /* joined */
     fake_os.thread = NULL;
     begin_in_bursts();
-    hak_background_yield(true);
+    hak_background_yield(HAK_YIELD_FOR_GOOD);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
     fake_os.thread = NULL;
     work_in_bursts();
@@ -777,12 +777,22 @@ static void yields(void **state) {
     fake_os.at_wait = NULL;
 }
 
+/* Nor in a handler of a signal that has come while the thread is being started: it would wait for itself. */
+static void does_not_yield_while_it_starts(void **state) {
+    (void)state;
+    begin_in_bursts();
+    hak_background_is_starting = true;
+    hak_background_yield(HAK_YIELD_TO_FORK);
+    hak_background_is_starting = false;
+    assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
+}
+
 /* A program with threads of its own has given up being alone. */
 static void does_not_yield_to_threads(void **state) {
     (void)state;
     begin_in_bursts();
     hak_heap_acquire();
-    hak_background_yield(true);
+    hak_background_yield(HAK_YIELD_FOR_GOOD);
     assert_int_equal(thread_state(), HAK_BACKGROUND_AWAKE);
 }
 
@@ -872,5 +882,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
           cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
-          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields), cmocka_unit_test(does_not_yield_to_threads),
+          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields),
+          cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
           cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
