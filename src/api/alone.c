@@ -16,7 +16,7 @@
 #include "os/kernel.h"
 #include "os/libc.h"
 
-#if !defined(HAK_NO_OVERRIDE) && !defined(HAK_KERNEL_BEHIND_LIBC)
+#if !defined(HAK_NO_OVERRIDE) && !defined(HAK_KERNEL_BEHIND_LIBC) && !HAK_KERNEL_BY_LIBC
 
 enum { LANDLOCK_RESTRICT_SELF = 446 }; /* the same on all machines, and not in older headers */
 

@@ -329,13 +329,14 @@ static bool is_large(void) {
            bytes + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes() >= LEAST_BYTES;
 }
 
+static HAK_ATOMIC(uint64_t) allowance_bound; /* that was told last; 0: none */
+
 /* What may stay, as far as this changes it. */
 static void bound_allowance(bool may_begin) {
-    static HAK_ATOMIC(uint64_t) bound;
     uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : LARGE_ALLOWANCE_BYTES;
-    if (HAK_LIKELY(hak_atomic_load(&bound, relaxed) == bytes)) return;
-    hak_atomic_store(&bound, bytes, relaxed);
-    hak_allowance_set_limit(bytes);
+    if (HAK_LIKELY(hak_atomic_load(&allowance_bound, relaxed) == bytes)) return;
+    hak_atomic_store(&allowance_bound, bytes, relaxed);
+    hak_atomic_store(&hak_allowance_limit_bytes, bytes, relaxed);
 }
 
 static bool is_due(void) {

@@ -7,6 +7,8 @@
 
 enum { REMEMBERED_PERIODS = 8 };
 
+HAK_ATOMIC(uint64_t) hak_allowance_limit_bytes = UINT64_MAX;
+
 /* What went back and may be wanted again; when the last of it did; and the most of that, with what lay free beside it,
  * since nothing was away. */
 HAK_WRITTEN_BY_MANY static HAK_ATOMIC(uint64_t) away_bytes;
@@ -18,8 +20,7 @@ static HAK_ATOMIC(uint64_t) pinned_bytes, pinned_at_ms, pinned_at_out_bytes, mos
 
 static HAK_ATOMIC(uint64_t) seen_pages; /* that had been used again at the last look */
 static HAK_ATOMIC(uint64_t) allowance;
-static HAK_ATOMIC(uint64_t) most_free_bytes;                /* in this period */
-static HAK_ATOMIC(uint64_t) alone_limit_bytes = UINT64_MAX; /* until it is told */
+static HAK_ATOMIC(uint64_t) most_free_bytes; /* in this period */
 
 static void raise_to(HAK_ATOMIC(uint64_t) *most, uint64_t bytes) {
     if (bytes > hak_atomic_load(most, relaxed)) hak_atomic_store(most, bytes, relaxed);
@@ -107,12 +108,10 @@ void hak_allowance_look(uint64_t free_bytes) {
 uint64_t hak_allowance_bytes(void) {
     if (hak_knob_is_highest(dirty_limit_bytes)) return HAK_ALLOWANCE_OF_ALL;
     uint64_t allowed = hak_atomic_load(&allowance, relaxed), most = hak_memory_most_free_bytes();
-    uint64_t limit = hak_atomic_load(&alone_limit_bytes, relaxed);
+    uint64_t limit = hak_atomic_load(&hak_allowance_limit_bytes, relaxed);
     if (allowed > limit) allowed = limit;
     return allowed < most ? allowed : most;
 }
-
-void hak_allowance_set_limit(uint64_t bytes) { hak_atomic_store(&alone_limit_bytes, bytes, relaxed); }
 
 void hak_allowance_end_period(uint64_t idle_bytes) {
     uint64_t most = hak_atomic_exchange(&most_free_bytes, 0, relaxed), allowed = hak_atomic_load(&allowance, relaxed);

@@ -19,7 +19,7 @@ static inline void allow_free_memory(void) {
 /* The same where the background thread's rules are there, which bound it. */
 static inline void allow_free_memory_of_programs(void) {
     hak_free(hak_malloc(1)); /* a miss tells the usual bound */
-    hak_allowance_set_limit(UINT64_MAX);
+    hak_atomic_store(&hak_allowance_limit_bytes, UINT64_MAX, relaxed);
     allow_free_memory();
 }
 
