@@ -101,6 +101,11 @@ static bool works_in_bursts(void) {
     return has_threads() || hak_atomic_load(&may_begin_alone, relaxed);
 }
 
+/* It takes new ones to begin the thread again. */
+static void forget_bursts(void) {
+    hak_atomic_store(&reused_at_rest, hak_atomic_load(&hak_pages_reused, relaxed), relaxed);
+}
+
 /* True as long as the thread has a reason to stay. */
 static bool is_wanted(void) { return has_threads() || is_always_wanted() || hak_service_is_in_use(); }
 
@@ -221,15 +226,14 @@ static void wait_and_meter(uint64_t wait_ms) {
  * (mallopt). */
 static void leave_nothing_free(void) {
     if (!hak_knob_is_highest(decay_ms)) hak_purge_all(NULL);
-    hak_atomic_store(&reused_at_rest, hak_atomic_load(&hak_pages_reused, relaxed), relaxed);
+    forget_bursts();
 }
 
 /* The program is to be alone now, and may never miss again. */
 static void leave_little_free(void) {
     uint64_t bytes = hak_atomic_exchange(&may_leave_bytes, UINT64_MAX, relaxed);
     if (hak_mapping_cache_free_bytes() + hak_allowance_free_in_slabs() > bytes) leave_nothing_free();
-    else if (bytes != UINT64_MAX)
-        hak_atomic_store(&reused_at_rest, hak_atomic_load(&hak_pages_reused, relaxed), relaxed);
+    else if (bytes != UINT64_MAX) forget_bursts();
 }
 
 /* The last that the thread does, whyever it ends. */
