@@ -19,6 +19,7 @@ from development import junit
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "logs"
 ALONE = "DEV_IS_ALONE"  # in the environment of a ./dev that another one has started, and waits for
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which somebody ends a ./dev
 TAIL = 80  # lines of its output that a failed step shows
 QUIET = re.compile(r"^ *[0-9]+/[0-9]+ .* Passed |^ *Start +[0-9]+: |^[^ ]*/(cc|c\+\+|clang[^ ]*) -")  # but for these
 
@@ -51,7 +52,8 @@ def step(title: str, *commands: Command, tail: int = TAIL) -> bool:
 
 
 def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
-    """On a terminal it counts the seconds meanwhile."""
+    """A signal that comes while the child is made waits until there is one to be ended."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         child = subprocess.Popen(
             command,
@@ -60,21 +62,29 @@ def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that what it starts can be ended with it
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
         )
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         log.write(f"{command[0]}: {error.strerror}\n")
         log.flush()
         return False
     try:
-        while True:
-            try:
-                return child.wait(timeout=1) == 0
-            except subprocess.TimeoutExpired:
-                if sys.stdout.isatty():
-                    print(f"\r{title:28}{time.monotonic() - begin:5.0f} s", end="", flush=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return _wait(child, title, begin) == 0
     except BaseException:
         _end(child, title)
         raise
+
+
+def _wait(child: subprocess.Popen[bytes], title: str, begin: float) -> int:
+    """On a terminal it counts the seconds meanwhile."""
+    while True:
+        try:
+            return child.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            if sys.stdout.isatty():
+                print(f"\r{title:28}{time.monotonic() - begin:5.0f} s", end="", flush=True)
 
 
 def _end(child: subprocess.Popen[bytes], title: str) -> None:
