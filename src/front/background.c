@@ -481,7 +481,7 @@ void hak_background_thread_ended(void) {
 
 void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_began_filtered(), relaxed); }
 
-/* What a program has free when it forks stays for the next burst, unless it is as much as stays without the thread. */
+/* What a program has free when it forks stays for the next burst, unless it is more than stays without the thread. */
 void hak_background_yield(enum hak_yield why) {
     bool is_own_memory = !is_borrowed() || is_unknown_child(); /* a child of vfork asks for itself */
     if (why == HAK_YIELD_FOR_GOOD && is_own_memory) hak_atomic_store(&may_begin_alone, false, relaxed);
