@@ -26,6 +26,7 @@ COMMANDS = {
     "predict": "what other allocators would do for a command, unrun",
     "bench": "run the benchmark suite, or some of it",
     "demo": "programs you know on glibc and on hakmem, side by side",
+    "services": "ten services: their memory at work and at rest, under each allocator",
     "ab": "decide between two settings or two builds",
     "baseline": "hakmem and glibc on the suite, with the machine's facts",
     "bisect": "find the commit that made a benchmark slower",

@@ -221,7 +221,7 @@ def _git_home(values: Values) -> None:
     shutil.copy(values["config"], values["cwd"])
 
 
-def _redis(values: Values) -> Values:
+def redis_server(values: Values) -> Values:
     """Debian's redis-tools holds the server too; the name it is called by decides what the program is."""
     server = Path(values["work"], "redis-server")
     server.symlink_to(values["exe"])
@@ -244,10 +244,15 @@ def _nginx(values: Values) -> None:
     (cwd / "nginx.conf").write_text(NGINX.format(**values))
 
 
-def _postgres(values: Values) -> Values:
+def as_user(name: str) -> list[str]:
+    """Words before the command of a server that refuses to be root: its package's user."""
+    return ["setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups"] if os.geteuid() == 0 else ["env"]
+
+
+def postgres_cluster(values: Values) -> Values:
     """A cluster that each run starts from a copy of. The server refuses to be root; then it runs as its package's
     user."""
-    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else ["env"]
+    user = as_user("postgres")
     cluster = Path(values["work"], "cluster")
     cluster.mkdir()
     if os.geteuid() == 0:
@@ -259,18 +264,18 @@ def _postgres(values: Values) -> Values:
     return {"cluster": str(cluster), "as_user": " ".join(user)}
 
 
-def _postgres_data(values: Values) -> None:
+def copy_cluster(values: Values) -> None:
     values["data"] = str(Path(values["cwd"], "data"))
     done = subprocess.run(["cp", "-a", values["cluster"], values["data"]], capture_output=True, text=True)
     if done.returncode:
         raise LabError(f"postgres: can't copy its data: {done.stderr.strip().splitlines()[-1:]}")
 
 
-def _without_numbers(text: bytes) -> bytes:
+def without_numbers(text: bytes) -> bytes:
     return re.sub(rb"\d+:[A-Z] .{24}|\d+", b"#", text)  # pids, dates, the port
 
 
-def _nothing(text: bytes) -> bytes:
+def nothing(text: bytes) -> bytes:
     return b""  # a log of times and pids
 
 
@@ -302,8 +307,8 @@ PROGRAMS = (
         "redis-tools",
         (("redis-server", "redis-check-rdb"), ("redis-benchmark",)),
         ("{server}", "--port", "{port}", "--bind", servers.HOST, "--save", "", "--appendonly", "no"),
-        output=_without_numbers,
-        prepare=_redis,
+        output=without_numbers,
+        prepare=redis_server,
         drive=servers.redis,
     ),
     Program(
@@ -314,8 +319,8 @@ PROGRAMS = (
             *("{server}", "--port", "{port}", "--bind", servers.HOST, "--save", "", "--appendonly", "no"),
             *("--rdbcompression", "no", "--rdb-key-save-delay", "-10"),
         ),
-        output=_without_numbers,
-        prepare=_redis,
+        output=without_numbers,
+        prepare=redis_server,
         drive=servers.redis_snapshot,
         group=LONG,
     ),
@@ -339,11 +344,11 @@ PROGRAMS = (
         "postgresql",
         (("/usr/lib/postgresql/*/bin/postgres",),),
         ("{as_user}", "{exe}", "-D", "{data}", "-p", "{port}", "-h", servers.HOST, "-k", "", "-F"),
-        output=_nothing,
-        errors=_nothing,
+        output=nothing,
+        errors=nothing,
         processes=2,
-        prepare=_postgres,
-        set_up=_postgres_data,
+        prepare=postgres_cluster,
+        set_up=copy_cluster,
         drive=servers.postgres,
     ),
     Program("node", "nodejs", (("node", "nodejs"),), ("{exe}", "{inputs}/objects.js")),
@@ -367,8 +372,8 @@ SERVICES = (
         "redis-tools",
         (("redis-server", "redis-check-rdb"),),
         ("{server}", "--port", "{port}", "--bind", servers.HOST, "--save", "", "--appendonly", "no"),
-        output=_without_numbers,
-        prepare=_redis,
+        output=without_numbers,
+        prepare=redis_server,
         drive=servers.redis_documents,
     ),
     Program(

@@ -88,7 +88,7 @@ def _load(words: list[str], environment: Mapping[str, str] | None = None) -> str
     return done.stdout
 
 
-def _command(*words: str | bytes) -> bytes:
+def resp_command(*words: str | bytes) -> bytes:
     parts = [word.encode() if isinstance(word, str) else word for word in words]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
@@ -110,13 +110,13 @@ def _redis_commands() -> Iterator[bytes]:
             ("UNLINK", f"key:{i * 3 % 15013}"),
         )
         for words in commands:
-            yield _command(*words)
+            yield resp_command(*words)
 
 
 REDIS_DONE = b"$4\r\ndone\r\n"  # the answer to ECHO done
 
 
-def _end_redis(client: socket.socket) -> None:
+def end_redis(client: socket.socket) -> None:
     client.sendall(b"SHUTDOWN NOSAVE\r\n")
     with contextlib.suppress(ConnectionResetError):
         client.recv(1)
@@ -143,7 +143,7 @@ def redis(values: Mapping[str, str]) -> Told:
         _load([*load, "-t", "set,get,lpush,rpop,sadd,hset,zpopmin"])
         ask(client, b"FLUSHALL\r\nECHO done\r\n", REDIS_DONE)
         answers = ask(client, b"".join(_redis_commands()) + b"ECHO done\r\n", REDIS_DONE)
-        _end_redis(client)
+        end_redis(client)
     return Told(answers)
 
 
@@ -154,7 +154,7 @@ SNAPSHOT_STATE = ("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "rdb_last_
 
 
 def _set(key: int, text: str) -> bytes:
-    return _command("SET", f"key:{key:06}", text)
+    return resp_command("SET", f"key:{key:06}", text)
 
 
 def _batches(sets: Iterator[bytes]) -> Iterator[bytes]:
@@ -193,9 +193,9 @@ def redis_snapshot(values: Mapping[str, str]) -> Told:
         state = await_snapshot(client)
         if state["rdb_last_bgsave_status"] != "ok":
             raise LabError("redis could not write its snapshot")
-        some = b"".join(_command("GET", f"key:{key:06}") for key in range(0, SNAPSHOT_KEYS, 997))
+        some = b"".join(resp_command("GET", f"key:{key:06}") for key in range(0, SNAPSHOT_KEYS, 997))
         answers = ask(client, some + b"ECHO done\r\n", REDIS_DONE)
-        _end_redis(client)
+        end_redis(client)
     figures = {"copied": float(state["rdb_last_cow_size"]), "operations_per_s": SNAPSHOT_UPDATES / took}
     return Told(answers, figures, {"copied": "B"})
 
@@ -227,8 +227,8 @@ CONNECTIONS = 4
 
 
 @lru_cache(maxsize=1)
-def _documents() -> list[bytes]:
-    """In a fixed order, without runs of large ones."""
+def texts() -> list[bytes]:
+    """What is sent to services, in a fixed order, without runs of large ones."""
     line = b"".join(b"line %d\n" % i for i in range(MOST_BYTES // 7))
     ranks = ((i * 7919 % DOCUMENTS + 0.5) / DOCUMENTS for i in range(DOCUMENTS))
     return [line[: min(MOST_BYTES, int(LEAST_BYTES / rank ** (1 / TAIL)))] for rank in ranks]
@@ -250,17 +250,18 @@ def _serve(one_round: Callable[[], Iterator[bytes]], seconds: float) -> Told:
     return Told(b"".join(expected), {"operations_per_s": operations / took}, operations=operations)
 
 
+def post(client: http.client.HTTPConnection, path: str, text: bytes) -> bytes:
+    client.request("POST", path, text)
+    with client.getresponse() as response:
+        return response.read()
+
+
 def documents(values: Mapping[str, str]) -> Told:
     """Sends documents to a service over several connections in turns."""
     clients = [http.client.HTTPConnection(HOST, int(values["port"]), timeout=60) for _ in range(CONNECTIONS)]
 
-    def post(client: http.client.HTTPConnection, path: str, text: bytes) -> bytes:
-        client.request("POST", path, text)
-        with client.getresponse() as response:
-            return response.read()
-
     def one_round() -> Iterator[bytes]:
-        for i, text in enumerate(_documents()):
+        for i, text in enumerate(texts()):
             yield post(clients[i % CONNECTIONS], f"/{i}", text)
 
     connect(values["port"]).close()
@@ -280,14 +281,18 @@ def redis_documents(values: Mapping[str, str]) -> Told:
     with connect(values["port"]) as client:
 
         def one_round() -> Iterator[bytes]:
-            for i, text in enumerate(_documents()):
+            for i, text in enumerate(texts()):
                 name, other = f"text:{i}", f"text:{(i * 31 + 7) % DOCUMENTS}"
-                commands = _command("SET", name, text) + _command("APPEND", name, b"end") + _command("STRLEN", other)
-                commands += _command("UNLINK", other) if i % 16 == 0 else _command("GETRANGE", other, "0", "99")
+                commands = (
+                    resp_command("SET", name, text)
+                    + resp_command("APPEND", name, b"end")
+                    + resp_command("STRLEN", other)
+                )
+                commands += resp_command("UNLINK", other) if i % 16 == 0 else resp_command("GETRANGE", other, "0", "99")
                 yield ask(client, commands + b"ECHO done\r\n", REDIS_DONE)
 
         told = _serve(one_round, float(values["seconds"]))
-        _end_redis(client)
+        end_redis(client)
     return told
 
 

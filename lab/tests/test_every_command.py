@@ -28,6 +28,7 @@ CALLS = {
     "predict": "-n 1 --replays 1 --with glibc -- true",
     "bench": "--sanity -n 1 --with glibc hot",
     "demo": "--check --only python3",
+    "services": "--rest 0 --with glibc --load true -- sleep 100",
     "ab": "-n 1 --a - --b PREFAULT=1 -- true",
     "baseline": "--sanity",
     "bisect": "--good HEAD~1 -- true",

@@ -212,7 +212,7 @@ def test_unknown_and_missing_programs() -> None:
 def test_a_service_answers_alike_for_however_long(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     if programs.installed(program) is None:
         pytest.skip(f"{program.name} is not installed")
-    monkeypatch.setattr(servers, "_documents", lambda: [b"line\n" * (1 + i * 997) for i in range(40)])
+    monkeypatch.setattr(servers, "texts", lambda: [b"line\n" * (1 + i * 997) for i in range(40)])
     samples = [replace(case(program), seconds=seconds).run(GLIBC) for seconds in (0, 0.2)]
     assert "answers:" in samples[0].digest and samples[0].digest == samples[1].digest
     for sample in samples:
@@ -244,7 +244,7 @@ def test_a_service_that_answers_otherwise_is_a_failure() -> None:
 
 
 def test_documents_have_a_heavy_tail_and_come_mixed() -> None:
-    sizes = [len(text) for text in servers._documents()]
+    sizes = [len(text) for text in servers.texts()]
     large = [at for at, size in enumerate(sizes) if size > 512 << 10]
     assert len(sizes) == servers.DOCUMENTS and min(sizes) >= servers.LEAST_BYTES and max(sizes) > 4 << 20
     assert 5 <= len(large) <= 20 and all(later - one > 1 for one, later in zip(large, large[1:], strict=False))
