@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ from hakmem.words import amount
 
 MOST_UNKNOWN = 0.02  # of resident memory; beyond that the explanation is none
 MOST_PARTS = 6  # of a cause that are named
+BEGIN_S = 10.0  # that a command may take until it is on hakmem
+NOT_OURS = "does not run on hakmem"  # as lab/native/explain_heap.c says it
 PR_SET_PTRACER = 0x59616D61
 _C = ctypes.CDLL(None)
 
@@ -152,13 +155,25 @@ def look_after(
             child.wait(seconds)
         except subprocess.TimeoutExpired:
             try:
-                return look(child.pid, *options)
+                return _look_once_begun(child, *options)
             except LabError as error:
                 print(f"hakmem: {error}", file=sys.stderr)
             finally:
                 process.wait_for(child)
             raise LabError(f"{file.name} has ended, and was not looked at") from None
     raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
+
+
+def _look_once_begun(child: subprocess.Popen[bytes], *options: str) -> Plain:
+    """On a busy machine a program may need longer than it was given until its libraries are loaded."""
+    deadline = time.monotonic() + BEGIN_S
+    while True:
+        try:
+            return look(child.pid, *options)
+        except LabError as error:
+            if NOT_OURS not in str(error) or time.monotonic() > deadline or child.poll() is not None:
+                raise
+        time.sleep(0.02)
 
 
 def _let_read(reader: int) -> None:

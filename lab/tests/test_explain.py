@@ -745,6 +745,33 @@ def test_that_a_command_can_not_be_read_is_said_before_it_ends(
     assert said == ["hakmem: it may not be read\n"]
 
 
+@pytest.mark.parametrize("most_s", [60.0, 0.0])
+def test_a_command_that_takes_long_to_begin_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, most_s: float) -> None:
+    """As on a busy machine; not for ever, as it may never be on hakmem."""
+    asked: list[int] = []
+
+    def look(pid: int, *_: object) -> dict[str, int]:
+        asked.append(pid)
+        if len(asked) < 4:
+            raise LabError(f"process {pid} {explain.NOT_OURS}")
+        return {"pid": pid}
+
+    def ends(child: subprocess.Popen[bytes]) -> int:
+        child.kill()
+        return child.wait()
+
+    monkeypatch.setattr(explain, "look", look)
+    monkeypatch.setattr(explain, "BEGIN_S", most_s)
+    monkeypatch.setattr(process, "wait_for", ends)
+    call = (0.0, Path("/bin/sleep"), ["sleep", "5"], {}, None, lambda child: None)
+    if most_s:
+        assert explain.look_after(*call) == {"pid": asked[0]} and len(asked) == 4
+    else:
+        with pytest.raises(LabError, match="was not looked at"):
+            explain.look_after(*call)
+        assert len(asked) == 1
+
+
 SAVES = """
 import signal, sys, time
 def save(*_):

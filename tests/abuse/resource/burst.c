@@ -1,15 +1,20 @@
 /* A program whose last acts are bursts of memory, to free it, and to sleep: what of it is still resident then.
  *
- *     burst KIND MIB THREADS TIMES KEPT SECONDS
+ *     burst KIND MIB THREADS TIMES KEPT SECONDS [PLACE]
  *
  * KIND of blocks: small, medium (2 to 33 KiB), runs (33 KiB to 2 MiB), mappings (33 to 48 MiB), mixed. THREADS share the MIB;
  * each fills what it has allocated and frees it in a random order, so many TIMES, and sleeps, too: 0 is the main thread alone.
  * The last time one of KEPT blocks is never freed; 0: all are freed. Prints "freed" when it begins to sleep; then, each SECONDS, `resident KIB limit KIB`: what is resident,
- * and what would be if each page without a byte in use had gone back. */
+ * and what would be if each page without a byte in use had gone back. PLACE: `child`, in a forked child; `copied`, in a
+ * child that has written to all blocks of its parent, and frees them; `stopped`, which is stopped once all is freed until
+ * somebody continues it; `locked`, all memory of the process is locked. */
 #include "../../api/expect.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 enum { MOST_THREADS = 8, PAGE = 4096, LOOKS = 12 };
 
@@ -28,6 +33,7 @@ static struct {
     size_t times, kept;
 } burst;
 
+static const char *place = "";
 static size_t pages_kept[MOST_THREADS + 1]; /* of each thread */
 static pthread_barrier_t freed;
 
@@ -69,6 +75,19 @@ static size_t count_pages(const struct block *blocks, size_t count) {
     return pages;
 }
 
+/* The rest is a forked child's; the parent ends as it does. Before, the child has written to what the parent had. */
+static void go_on_in_child(struct block *blocks, size_t count) {
+    pid_t parent = getpid(), child = fork();
+    EXPECT(child >= 0, "fork");
+    if (child != 0) {
+        int status = 0;
+        EXPECT(waitpid(child, &status, 0) == child, "waitpid");
+        _exit(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+    }
+    EXPECT(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent, "the parent has ended");
+    for (size_t i = 0; i < count; i++) memset(blocks[i].start, 101, blocks[i].bytes);
+}
+
 static void run_once(size_t thread, size_t keep) {
     size_t limit = burst.bytes / 16 + 1, count = 0, have = 0;
     uint64_t random = 88172645463325252u + thread;
@@ -83,6 +102,7 @@ static void run_once(size_t thread, size_t keep) {
         memset(blocks[count].start, 1 + (int)(count % 100), bytes);
         have += bytes;
     }
+    if (strcmp(place, "copied") == 0 && keep == burst.kept) go_on_in_child(blocks, count);
     for (size_t i = count; i > 1; i--) {
         size_t j = next_random(&random) % i;
         struct block other = blocks[j];
@@ -115,7 +135,7 @@ static void *run(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    EXPECT(argc == 7, "burst KIND MIB THREADS TIMES KEPT SECONDS");
+    EXPECT(argc == 7 || argc == 8, "burst KIND MIB THREADS TIMES KEPT SECONDS [PLACE]");
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         if (strcmp(argv[1], kinds[i].name) == 0) burst.kind = &kinds[i];
     size_t threads = strtoul(argv[3], NULL, 10);
@@ -123,7 +143,14 @@ int main(int argc, char **argv) {
     burst.bytes = (strtoul(argv[2], NULL, 10) << 20) / (threads + (threads == 0));
     burst.times = strtoul(argv[4], NULL, 10);
     burst.kept = strtoul(argv[5], NULL, 10);
-    size_t before = resident_bytes();
+    if (argc == 8) place = argv[7];
+    EXPECT(strcmp(place, "copied") != 0 || burst.kept != 0, "copied: some are kept");
+    if (strcmp(place, "locked") == 0 && mlockall(MCL_CURRENT | MCL_FUTURE) != 0) {
+        say("refused\n");
+        return 0;
+    }
+    size_t before = resident_bytes(); /* a child has not looked at each file's pages yet */
+    if (strcmp(place, "child") == 0) go_on_in_child(NULL, 0);
     if (threads == 0) run(NULL);
     pthread_barrier_init(&freed, NULL, (unsigned)threads + 1);
     for (size_t i = 1; i <= threads; i++) {
@@ -132,6 +159,7 @@ int main(int argc, char **argv) {
     }
     if (threads != 0) pthread_barrier_wait(&freed);
     say("freed\n");
+    if (strcmp(place, "stopped") == 0) raise(SIGSTOP);
     struct timespec rest = {.tv_sec = (time_t)strtol(argv[6], NULL, 10)};
     size_t limit = before;
     for (size_t i = 0; i <= threads; i++) limit += pages_kept[i] * PAGE;

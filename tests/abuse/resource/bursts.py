@@ -1,5 +1,7 @@
 """Memory goes back, whoever the program is: bursts of every kind and size, one or several in a row, freed by one thread or
-several, kept in part or not at all. Ten seconds after its last call such a program has what its live blocks' pages take, and little more.
+several, kept in part or not at all; in a forked child, in a process that was stopped, whose memory is locked, or that
+asks for huge pages. Ten seconds after its last call such a program has what its live blocks' pages take, and little
+more.
 On a busy machine hakmem's thread may have to wait for its turn, so who has more is looked at again, for two minutes.
 
     bursts.py --lib LIBRARY --program burst [--large]
@@ -9,12 +11,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 REST_S = 10
+STOPPED_S = 12
+PLACES = ("child", "copied", "stopped", "locked", "huge")  # burst.c says what they are; huge: HAKMEM_THP=on
 KINDS = ("small", "medium", "runs", "mappings", "mixed")
 # Several threads have hakmem's thread, which gives back while they sleep; one has it if there are several bursts.
 THREADS = (0, 4)
@@ -23,6 +29,7 @@ KEPT = (0, 64)
 MOST_SHARE, MOST_KIB = 1.10, 1024
 THREAD_KIB = 192  # a sleeping thread keeps a block of each size that it has used
 TABLES_SHARE = 256  # of bursts above 128 MiB: records of units stay
+LOCKED_KIB = 16 * 1024  # the kernel brings in all of a new mapping, also what no block has used yet
 ALONE_KIB = 16 * 1024  # that may stay where no thread of hakmem's can begin
 LAST_SLABS_KIB = 768  # of one burst in one thread: the last slab of each class stays, and a medium one has many pages
 
@@ -35,19 +42,26 @@ class Row:
     times: int
     kept: int
     background: str = "auto"
+    place: str = ""
 
-    def start(self, program: Path, library: Path) -> subprocess.Popen[str]:
-        """Returns when all is freed: then it sleeps."""
+    def start(self, program: Path, library: Path) -> subprocess.Popen[str] | None:
+        """Returns when all is freed: then it sleeps. None where it may not lock its memory."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
         words = [str(program), self.kind, str(self.mib), str(self.threads), str(self.times), str(self.kept), str(REST_S)]
         environment |= {"LD_PRELOAD": str(library), "HAKMEM_BACKGROUND": self.background}
+        if self.place == "huge":
+            environment["HAKMEM_THP"] = "on"
+        elif self.place:
+            words.append(self.place)
         child = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
         first = child.stderr.readline()
-        if first != "freed\n":
+        if self.place == "stopped":
+            threading.Timer(STOPPED_S, child.send_signal, [signal.SIGCONT]).start()
+        if first not in ("freed\n", "refused\n"):
             child.kill()
             sys.exit(f"{self}: {first}{child.communicate()[1]}")
-        return child
+        return None if first == "refused\n" else child
 
     def verdict(self, child: subprocess.Popen[str]) -> str | None:
         """What is wrong, if anything is. The program says what it has each REST_S, until it is ended."""
@@ -61,8 +75,9 @@ class Row:
                 resident, limit = int(words[1]), int(words[3])
                 tables = self.mib * 1024 / TABLES_SHARE if self.mib > 128 else 0
                 alone = ALONE_KIB if self.background == "0" else 0
+                locked = LOCKED_KIB if self.place == "locked" else 0
                 slabs = LAST_SLABS_KIB if self.kind == "medium" and self.threads == 0 and self.times == 1 else 0
-                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + slabs
+                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + locked + slabs
                 found = f"{self}: {resident} KiB resident, {limit} KiB in use, {most:.0f} KiB allowed"
                 if resident <= most:
                     child.kill()
@@ -81,11 +96,13 @@ def main() -> None:
     again = [row for row in rows if row.mib == sizes[0] or (row.mib == sizes[1] and not options.large)]
     rows += [replace(row, times=TIMES) for row in again]
     rows += [replace(row, times=TIMES, background="0") for row in again if row.threads == 0]
+    if not options.large:
+        rows += [Row(kind, 32, 0, times, 64, place=place) for place in PLACES for kind in KINDS for times in (1, TIMES)]
     sleeping = [(row, row.start(options.program, options.lib)) for row in rows]
-    wrong = [why for row, child in sleeping if (why := row.verdict(child)) is not None]
+    wrong = [why for row, child in sleeping if child is not None and (why := row.verdict(child)) is not None]
     if wrong:
         sys.exit("\n".join(wrong))
-    print(f"{len(rows)} bursts")
+    print(f"{sum(child is not None for _, child in sleeping)} of {len(rows)} bursts")
 
 
 if __name__ == "__main__":
