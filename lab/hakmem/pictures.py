@@ -1,4 +1,6 @@
-"""Time against memory: the picture of the documentation in which each allocator is a point, computed from records."""
+"""Pictures of the documentation in which each allocator is a point, computed from records: time against memory, and one
+metric in several cases, a line for each case.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ OWN = "hakmem"
 WIDTH, HEIGHT = 370, 300
 LINE = 14  # height of a name
 LETTER = 6.6  # width of a letter of a name
-MARKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)
+MARKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -30,11 +32,24 @@ class _PanelDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Time against memory."""
+
     title: str
     baseline: str  # whose time and memory are 1
     time: str  # a metric of which more is better: its reciprocal is time
     memory: str
     panels: Annotated[list[_PanelDefinition], msgspec.Meta(min_length=1)]
+
+
+class LinesDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One metric, of which less is better."""
+
+    title: str
+    axis: str  # its title
+    record: str
+    metric: str
+    baseline: str  # whose value is 1
+    cases: Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -44,21 +59,30 @@ class _Point:
     memory: Interval
 
 
-def parse(definition: object) -> Definition:
+def parse(definition: object) -> Definition | LinesDefinition:
     try:
+        if isinstance(definition, dict) and "axis" in definition:
+            return msgspec.convert(definition, LinesDefinition)
         return msgspec.convert(definition, Definition)
     except msgspec.ValidationError as error:
         raise FigureError(f"the picture's definition: {error}") from None
 
 
-def markdown(definition: Definition, find: Find, picture: str, link: Callable[[str], str]) -> str:
+def markdown(definition: Definition | LinesDefinition, find: Find, picture: str, link: Callable[[str], str]) -> str:
     """The picture, what it shows in words, and where it comes from."""
-    records = dict.fromkeys(panel.record for panel in definition.panels)
-    sources = [f"{figures.provenance(find(name))} ([record]({link(name)}))." for name in records]
-    return "\n".join([f"![{_told(definition, find)}]({picture})", "", *sources])
+    if isinstance(definition, LinesDefinition):
+        names, told = [definition.record], _told_of_lines(definition, find)
+    else:
+        names, told = list(dict.fromkeys(panel.record for panel in definition.panels)), _told(definition, find)
+    sources = [f"{figures.provenance(find(name))} ([record]({link(name)}))." for name in names]
+    return "\n".join([f"![{told}]({picture})", "", *sources])
 
 
-def svg(definition: Definition, find: Find) -> str:
+def svg(definition: Definition | LinesDefinition, find: Find) -> str:
+    return _svg_of_lines(definition, find) if isinstance(definition, LinesDefinition) else _scatter(definition, find)
+
+
+def _scatter(definition: Definition, find: Find) -> str:
     sides = [_points(definition, panel, find) for panel in definition.panels]
     every = [point for points in sides for point in points]
     x = _axis(f"peak memory, {definition.baseline} = 1; less is better", [point.memory for point in every])
@@ -75,6 +99,49 @@ def svg(definition: Definition, find: Find) -> str:
     ]
     text = f"Less is better in both directions. {_told(definition, find)}"
     return chart.picture(definition.title, text, panels, legend)
+
+
+LINES_WIDTH, LINE_HEIGHT = 560, 30
+
+
+def _ratios(definition: LinesDefinition, find: Find) -> dict[str, dict[str, float]]:
+    """By case, the multiples of the baseline's that there are, by variant."""
+    record = find(definition.record)
+    if not comparison.metric(record, definition.metric).less_is_better:
+        raise FigureError(f"less of {definition.metric} is not better")
+    found: dict[str, dict[str, float]] = {}
+    for case in definition.cases:
+        found[case] = {}
+        for name in record.variants:
+            if record.values(case, name, definition.metric):
+                expression = f'ratio("{case}", "{name}", "{definition.baseline}", {definition.metric})'
+                found[case][name] = figures.ratio_of(record, figures.parse(expression, definition.record)).estimate
+    return found
+
+
+def _told_of_lines(definition: LinesDefinition, find: Find) -> str:
+    told = []
+    for case, found in _ratios(definition, find).items():
+        others = [value for name, value in found.items() if name != OWN]
+        told.append(f"{case}: {OWN} {found[OWN]:.2f}, others {min(others):.2f} to {max(others):.2f}")
+    return f"{definition.axis}. {'; '.join(told)}."
+
+
+def _svg_of_lines(definition: LinesDefinition, find: Find) -> str:
+    found = _ratios(definition, find)
+    every = [value for ratios in found.values() for value in ratios.values()]
+    low, high = min([1.0, *every]) / 1.12, max([1.0, *every]) * 1.12
+    x = Axis(definition.axis, low, high, [mark for mark in MARKS if low <= mark <= high], is_logarithmic=True)
+    count = len(definition.cases)
+    y = Axis("", 0, count, [count - 0.5 - i for i in range(count)], names=definition.cases)
+    panel = Panel("", x, y, LINES_WIDTH, LINE_HEIGHT * count)
+    for place, ratios in zip(y.marks, found.values(), strict=True):
+        for name in sorted(ratios, key=lambda name: (name == OWN, name == definition.baseline)):
+            series = "first" if name == OWN else "second" if name == definition.baseline else "third"
+            panel.mark((ratios[name], place), series, 7 if name == OWN else 5)
+    legend = [("first", OWN, True), ("second", definition.baseline, True), ("third", "others", True)]
+    text = f"Further left is less. {_told_of_lines(definition, find)}"
+    return chart.picture(definition.title, text, [panel], legend)
 
 
 def _told(definition: Definition, find: Find) -> str:

@@ -747,6 +747,35 @@ def test_a_picture_is_drawn_from_its_record_and_told_in_words(tree: Path) -> Non
     assert {"one thread", "hakmem", "glibc", "others", "95 % interval"} <= set(said)
 
 
+LINES = f"""[sample]
+title = "Memory"
+axis = "peak memory, glibc = 1"
+record = "{ID}"
+metric = "peak_rss_bytes"
+baseline = "glibc"
+cases = ["mixed 400", "hot"]
+"""
+
+
+def test_one_metric_has_a_line_for_each_case(tree: Path) -> None:
+    define(tree, LINES)
+    findings(tree, PICTURE)
+    assert claims.write(tree) == ["docs/sample.svg", "README.md"] and claims.audit(tree) == []
+    told = "peak memory, glibc = 1. mixed 400: hakmem 2.00, others 1.00 to 1.00; hot: hakmem 1.00, others 1.00 to 1.00."
+    assert f"![{told}](docs/sample.svg)" in (tree / "README.md").read_text()
+    drawn = list(ElementTree.parse(tree / "docs" / "sample.svg").getroot().iter())
+    names = {element.text: float(element.get("y", 0)) for element in drawn if element.tag.endswith("text")}
+    assert names["mixed 400"] < names["hot"]
+    points = [element.attrib for element in drawn if element.tag.endswith("circle")]
+    own = [(float(one["cx"]), float(one["cy"])) for one in points if one["class"] == "first-mark" and one["r"] == "7"]
+    (first, second), height = own, {one["cy"] for one in points if one["r"] == "5"}
+    assert first[0] > second[0] and first[1] < second[1] and len(height) == 2
+    findings(tree, PICTURE)
+    define(tree, LINES.replace("peak_rss_bytes", "operations_per_s"))
+    (found,) = findings(tree, PICTURE)
+    assert found.startswith("README.md:1: less of operations_per_s is not better")
+
+
 def test_a_picture_that_was_edited_or_is_gone_is_found(tree: Path) -> None:
     define(tree, POINTS)
     findings(tree, PICTURE)

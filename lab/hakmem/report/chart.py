@@ -47,6 +47,7 @@ class Axis:
     high: float
     marks: Sequence[float]
     is_logarithmic: bool = False
+    names: Sequence[str] = ()  # of the marks, in place of their numbers
 
     def share(self, value: float) -> float:
         if self.is_logarithmic:
@@ -84,10 +85,10 @@ class Panel:
     def svg(self) -> str:
         bottom = self.height
         lines = [_text(0, -10, self.title, "title")]
-        for mark in self.y.marks:
+        for mark, name in zip(self.y.marks, self.y.names or [f"{mark:g}" for mark in self.y.marks], strict=True):
             _, y = self.place(self.x.low, mark)
             lines.append(f'<path class="grid" d="M0 {y:.1f}H{self.width:g}"/>')
-            lines.append(_text(-8, y + 4, f"{mark:g}", "small", "end"))
+            lines.append(_text(-8, y + 4, name, "small", "end"))
         for mark in self.x.marks:
             x, _ = self.place(mark, self.y.low)
             lines.append(f'<path class="grid" d="M{x:.1f} 0V{bottom:g}"/>')
@@ -102,7 +103,8 @@ class Panel:
 def picture(title: str, text: str, panels: Sequence[Panel], legend: Sequence[tuple[str, str, bool]]) -> str:
     """The panels side by side, above what their series mean: name of the series, words, whether it is a mark.
     `text` tells what is to be seen to those who don't see it."""
-    wide = LEFT + sum(panel.width for panel in panels) + (len(panels) - 1) * (LEFT + GAP) + GAP
+    lefts = [max(LEFT, 16 + 7 * max(map(len, panel.y.names), default=0)) for panel in panels]
+    wide = sum(lefts) + sum(panel.width for panel in panels) + len(panels) * GAP
     high = HEAD + 12 + max(panel.height for panel in panels) + MARKS + AXIS + LEGEND
     used = sorted({series for series, _, _ in legend} & set(DASHES))
     series = "".join(
@@ -119,10 +121,10 @@ def picture(title: str, text: str, panels: Sequence[Panel], legend: Sequence[tup
         f"{STYLE}{series}</style>",
         f'<rect class="surface" width="{wide:g}" height="{high:g}" rx="6"/>',
     ]
-    left: float = LEFT
-    for panel in panels:
-        lines.append(f'<g transform="translate({left:g},{HEAD + 12})">\n{panel.svg()}\n</g>')
-        left += panel.width + LEFT + GAP
+    left: float = 0
+    for panel, own in zip(panels, lefts, strict=True):
+        lines.append(f'<g transform="translate({left + own:g},{HEAD + 12})">\n{panel.svg()}\n</g>')
+        left += own + panel.width + GAP
     left, middle = LEFT, high - 16
     for name, words, is_mark in legend:
         if is_mark:
