@@ -27,9 +27,10 @@ def _is_here() -> bool:
         return False
 
 
-def pip(title: str, *words: str | Path) -> None:
+def pip(title: str, *words: str | Path, settings: tuple[str, ...] = ()) -> None:
+    """`settings`: NAME=VALUE, for the package's own build."""
     make()
-    if not step(title, [*PIP, *words], tail=0):
+    if not step(title, [*(["env", *settings] if settings else []), *PIP, *words], tail=0):
         raise Stop(f"pip could not install it: is there a network? {log_of(title).relative_to(ROOT)} tells more")
 
 
@@ -47,8 +48,9 @@ def install_laboratory(requirements: str) -> None:
     if HAKMEM.exists() and _is_here() and any(text == _made_of(name) for name, text in said.items()):
         return
     pip("pip install (laboratory)", "-r", f"lab/{requirements}")
-    options = ("--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false")
-    pip("pip install (hakmem)", *options, "--editable", ".")
+    # Without the library. By a variable of scikit-build-core: the pip of Ubuntu 22.04 has no --config-settings.
+    options = ("--no-deps", "--no-build-isolation", "--editable", ".")
+    pip("pip install (hakmem)", *options, settings=("SKBUILD_WHEEL_CMAKE=false",))
     stamps[requirements].write_text(_made_of(requirements), encoding="utf-8")
 
 
