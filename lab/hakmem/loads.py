@@ -95,6 +95,7 @@ def documents(values: Values) -> Iterator[bytes]:
         with ThreadPoolExecutor(CLIENTS) as pool:
             answers = [b"".join(some) for _ in range(WEB_BURSTS) for some in pool.map(burst, range(CLIENTS))]
         yield b"".join(answers)
+        clients[0].close()  # the service may have closed it, too
         servers.post(clients[0], "/end", b"")
     except http.client.HTTPException as error:
         raise LabError(f"no answer: {error!r}") from None
@@ -175,9 +176,11 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "HOME": "/nonexistent"}
 
 
-def _await(words: Sequence[str], what: str) -> None:
+def _await(words: Sequence[str], session: int, what: str) -> None:
     deadline = time.monotonic() + START_S
     while subprocess.run(words, env=_environment(), capture_output=True).returncode:
+        if not process.is_alive(session):
+            raise LabError(f"{what} has ended before it answered")
         if time.monotonic() > deadline:
             raise LabError(f"{what} does not answer after {START_S:g} s")
         time.sleep(0.1)
@@ -198,9 +201,9 @@ analyze events;"""
 
 def postgres(values: Values) -> Iterator[bytes]:
     """Sessions of a pool, which prepare, sort and hash, and stay connected."""
-    folder = Path(values["exe"]).parent
+    folder, session = Path(values["exe"]).parent, int(values["session"])
     where = ["-h", values["cwd"], "-p", values["port"], "-U", "postgres"]
-    _await([str(folder / "pg_isready"), "-q", *where], "PostgreSQL")
+    _await([str(folder / "pg_isready"), "-q", *where], session, "PostgreSQL")
     words = [str(folder / "psql"), *where, "-X", "-q", "-A", "-t", "postgres"]
 
     def statements(turn: int, number: int) -> str:
@@ -215,7 +218,7 @@ select count(*), max(n) from (select t, count(*) as n from events group by t) s;
         for turn in range(POSTGRES_ROUNDS):
             answers += _in_turns(sessions, partial(statements, turn), 2)
         yield b"".join(answers)
-    _end(int(values["session"]), signal.SIGINT)
+    _end(session, signal.SIGINT)
 
 
 MARIADB_SESSIONS = 8
@@ -231,9 +234,10 @@ insert into orders_{number} select seq, seq % 97, md5(seq + {number}), repeat('x
 
 def mariadb(values: Values) -> Iterator[bytes]:
     """Nightly dumps of all tables, while sessions of a pool sort, join and group; they stay connected."""
+    session = int(values["session"])
     where = [f"--socket={values['cwd']}/db.sock", "--user=root"]
     client = _first("mariadb", "mysql")
-    _await([_first("mariadb-admin", "mysqladmin"), "--no-defaults", *where, "ping"], "MariaDB")
+    _await([_first("mariadb-admin", "mysqladmin"), "--no-defaults", *where, "ping"], session, "MariaDB")
     words = [client, "--no-defaults", *where, "--batch", "--skip-column-names", "--unbuffered", "shop"]
     subprocess.run([client, "--no-defaults", *where, "-e", "create database shop"], env=_environment(), check=True)
     dump = [_first("mariadb-dump", "mysqldump"), "--no-defaults", *where, "--skip-comments", "--skip-dump-date", "shop"]
@@ -257,7 +261,7 @@ select md5(group_concat(name order by note desc, name)) from orders_{b};"""
                     raise LabError(f"{dump[0]} failed: {dumped.returncode}")
                 answers.append(printed)
         yield b"".join(answers)
-    _end(int(values["session"]), signal.SIGTERM)
+    _end(session, signal.SIGTERM)
 
 
 def _first(*names: str) -> str:

@@ -35,8 +35,10 @@ def await_rest(session: int, resting: Path, is_cancelled: Callable[[], bool] = l
     """Until a service has made the file that says that it rests. LabError when it has ended before."""
     deadline = time.monotonic() + BEGIN_S
     while not resting.exists():
-        if is_cancelled() or not process.is_alive(session) or time.monotonic() > deadline:
+        if is_cancelled() or not process.is_alive(session):
             raise LabError("the service has ended, or was ended, before it rested")
+        if time.monotonic() > deadline:
+            raise LabError(f"the service works for more than {BEGIN_S:g} s")
         time.sleep(LOOK_S)
 
 
