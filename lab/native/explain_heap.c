@@ -466,7 +466,8 @@ static void explain_slab(struct heap_view *view, uint64_t start, uint32_t size_c
 /* What is read of one. */
 struct super_slab_view {
     uint64_t start, free_units;
-    bool is_huge; /* where the kernel doesn't tell of pages: it may be, and is there as a whole */
+    bool is_huge;   /* where the kernel doesn't tell of pages: it may be, and is there as a whole */
+    bool is_unused; /* nothing lives in it, so that no huge page of it holds what is free */
     uint16_t classes[HAK_UNITS_PER_SUPER_SLAB];
     struct hak_slab records[HAK_UNITS_PER_SUPER_SLAB];
 };
@@ -480,9 +481,13 @@ static void explain_free_unit(struct heap_view *view, const struct super_slab_vi
         bool is_huge = super->is_huge || (pieces[i] & PAGE_HUGE) != 0;
         *(is_huge ? &huge : &plain) += (pieces[i] & PAGE_RESIDENT) != 0 ? page : 0;
     }
-    view->causes.huge_bloat += huge;
     bool is_fresh = (super->free_units >> (32 + unit) & 1) != 0,
          is_dirty = !is_fresh && (super->free_units >> unit & 1) != 0;
+    if (is_dirty && super->is_unused) { /* it was used, and goes back when its time has come */
+        plain += huge;
+        huge = 0;
+    }
+    view->causes.huge_bloat += huge;
     if (is_dirty) {
         view->causes.dirty_units += plain;
     } else if (is_fresh) {
@@ -564,6 +569,15 @@ static void read_uses(const struct process *process, const struct hak_range *ran
                  sizeof super->free_units);
 }
 
+static bool is_unused(const struct super_slab_view *super) {
+    for (uint32_t unit = 0; unit < HAK_UNITS_PER_SUPER_SLAB; unit++) {
+        if (super->classes[unit] != HAK_CLASS_NONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* A record that got its memory after the pages were looked at has one all the same, if its unit is used. */
 static void read_records(const struct process *process, const struct hak_range *range, uint32_t number,
                          struct super_slab_view *super) {
@@ -616,6 +630,7 @@ static void explain_range(struct heap_view *view, const struct hak_range *range)
         super.is_huge =
             !process->sees_huge_pages && (huge >> i % 64 & 1) != 0 &&
             process_resident(process, super.start, super.start + HAK_SUPER_SLAB_BYTES) == HAK_SUPER_SLAB_BYTES;
+        super.is_unused = is_unused(&super);
         covered = explain_units(view, range, i, &super, covered, range_end);
     }
 }

@@ -286,6 +286,30 @@ def test_huge_pages_hold_more_than_lives_in_them(tmp_path: Path) -> None:
         assert found.bytes_of("awaiting purge") == 0
 
 
+FREED_HUGE = (
+    STEPS
+    + """
+enum { COUNT = 40, BYTES = 1000000 };
+int main(void) {
+    char *blocks[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(BYTES), 1, BYTES);
+    next("used");
+    for (int i = 0; i < COUNT; i++) free(blocks[i]);
+    next("freed");
+}
+"""
+)
+
+
+def test_what_is_free_and_waits_is_no_bloat_of_huge_pages(tmp_path: Path) -> None:
+    """It goes back, in whatever pages it is: without huge pages as much of it would be there."""
+    with running(compile_c(tmp_path / "freed", FREED_HUGE), {**KEEPING, "HAKMEM_THP": "on"}) as step:
+        used, freed = adds_up(step()), adds_up(step())
+        assert used.bytes_of("live blocks") >= 38 * MIB
+        assert freed.bytes_of("awaiting purge") >= 36 * MIB and freed.bytes_of("live blocks") < MIB
+        assert freed.bytes_of("huge-page bloat") < 4 * MIB
+
+
 def test_without_the_newer_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLAIN_WITHOUT_SCAN", "1")
     with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hakmem import allocators, loads, measure, process, resting, servers, services
+from hakmem import allocators, loads, measure, process, programs, resting, servers, services
 from hakmem.errors import InterruptedEarly, LabError
 from hakmem.measure import Sample, Variant
 from hakmem.programs import PYTHON, Program
@@ -283,3 +283,72 @@ def test_the_ten_are_told_in_help() -> None:
     told = " ".join((commands.command.help or "").split())
     names = [service.program.name for service in services.SERVICES]
     assert len(names) == 10 and all(name in told for name in names)
+
+
+# ---- At rest, as long as it takes ------------------------------------------------------------------------------------
+
+BURSTS = {
+    "lua": (
+        "lua5.4",
+        "-e",
+        'for _ = 1, 4 do local t = {} for i = 1, 300000 do t[i] = i .. ("x"):rep(60) end t = nil collectgarbage() end '
+        'io.open("RESTING", "w"):close() os.execute("exec sleep 1000")',
+    ),
+    "perl": (
+        "perl",
+        "-e",
+        'for (1..4) { my @a = map { "x" x 100 . $_ } 1..200000; undef @a; } '
+        'open(F, ">", "RESTING"); close(F); sleep 1000',
+    ),
+    "php": (
+        "php",
+        "-n",
+        "-r",
+        "for ($r = 0; $r < 4; $r++) { $a = []; for ($i = 0; $i < 200000; $i++) $a[] = str_repeat('x', 100) . $i; "
+        "unset($a); } touch('RESTING'); sleep(1000);",
+    ),
+    "workers": (
+        PYTHON,
+        "-c",
+        "import os, pathlib, time\n"
+        "def work():\n"
+        "    for _ in range(6): held = [bytes(3000 + i % 700) for i in range(8000)]; del held; time.sleep(0.05)\n"
+        "for n in range(4):\n"
+        "    if os.fork() == 0: work(); pathlib.Path(f'RESTING.{n}').touch(); time.sleep(1000); os._exit(0)\n"
+        "while not all(os.path.exists(f'RESTING.{n}') for n in range(4)): time.sleep(0.05)\n"
+        "pathlib.Path('RESTING').touch(); time.sleep(1000)",
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BURSTS)
+def test_interpreters_and_their_workers_hold_what_they_need(name: str, tmp_path: Path) -> None:
+    """Four bursts of some 30 MiB in processes with one thread, under hakmem as under glibc, which gives back what lies
+    at the end of its heap; twenty seconds later."""
+    command = tuple(word.replace("RESTING", f"{tmp_path}/resting") for word in BURSTS[name])
+    if programs.find((command[0],)) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    wait = f"until [ -e {tmp_path}/resting ]; do sleep 0.1; done; rm {tmp_path}/resting*"
+    place = resting.OneAtWork()
+    own = services.OwnCase(command, load=("sh", "-c", wait), place=place, rest_s=20)
+    variants = [GLIBC, Variant("hakmem", allocators.hakmem(), {"PYTHONMALLOC": "malloc", "USE_ZEND_ALLOC": "0"})]
+    variants[0] = replace(variants[0], settings=variants[1].settings)
+    found = measure.measure([own], variants, 1, warmup=0, place=place)
+    assert not found.failures
+    glibc, hakmem = (found.values(own.name, variant.name, services.REST)[0] for variant in variants)
+    assert hakmem <= glibc + 4 * MIB
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "most"), [("PostgreSQL", 0.5), ("pandas", 1.1)])
+def test_processes_with_one_thread_hold_little_at_rest(name: str, most: float) -> None:
+    """As multiples of glibc's, which gives back what lies at the end of its heap."""
+    place = resting.OneAtWork()
+    cases, missing = services.cases([name], place, 20)
+    if missing:
+        pytest.skip(f"{missing[0].package} is not installed")
+    found = measure.measure(cases, [GLIBC, Variant("hakmem", allocators.hakmem())], 1, warmup=0, place=place)
+    assert not found.failures
+    glibc, hakmem = (found.values(name, variant, services.REST)[0] for variant in ("glibc", "hakmem"))
+    assert hakmem <= most * glibc

@@ -26,10 +26,11 @@ enum {
     MOST_WAIT_MS = 1000,   /* until it looks whether the program is alone again */
     LOOKS_ALONE =
         2, /* in a row, to end: programs that begin and end threads all the time don't begin and end this one */
-    REST_MS = 8000,                   /* without a miss, to end in a program with one thread that works in bursts */
-    BURST_BYTES = 2 << 20,            /* used again since the last rest, to begin in one */
-    SMALL_ALLOWANCE_BYTES = 1 << 20,  /* that may stay for ever in a program with one thread; */
-    LARGE_ALLOWANCE_BYTES = 16 << 20, /* where no thread may give it back */
+    REST_MS = 8000,                  /* without a miss, to end in a program with one thread that works in bursts */
+    BURST_BYTES = 2 << 20,           /* used again since the last rest, to begin in one */
+    SMALL_ALLOWANCE_BYTES = 1 << 20, /* that may stay for ever in a program with one thread; */
+    LARGE_ALLOWANCE_BYTES = 4 << 20, /* where no thread may give it back */
+    FORK_BYTES = 16 << 20,           /* that may stay when a program forks in a burst */
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
     SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
@@ -377,6 +378,7 @@ static void start_thread(void) {
     bool stands_in = stand_in(HAK_BACKGROUND_AWAKE), started = false;
     if (stands_in) {
         hak_atomic_store(&hak_background_pays, 1, relaxed);
+        hak_atomic_store(&may_leave_bytes, UINT64_MAX, relaxed); /* of a thread that had ended before it was asked */
         hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
         started = hak_os_start_thread(run_background, NULL);
     }
@@ -488,7 +490,7 @@ void hak_background_yield(enum hak_yield why) {
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
     if (state == HAK_BACKGROUND_NONE || is_borrowed() || hak_background_is_starting) return;
     if (has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
-    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_TO_FORK ? LARGE_ALLOWANCE_BYTES : 0, relaxed);
+    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_TO_FORK ? FORK_BYTES : 0, relaxed);
     if (end_and_join()) hak_os_wait_until_gone(ended_id);
 }
 

@@ -30,7 +30,7 @@ MOST_SHARE, MOST_KIB = 1.10, 1024
 THREAD_KIB = 192  # a sleeping thread keeps a block of each size that it has used
 TABLES_SHARE = 256  # of bursts above 128 MiB: records of units stay
 LOCKED_KIB = 16 * 1024  # the kernel brings in all of a new mapping, also what no block has used yet
-ALONE_KIB = 16 * 1024  # that may stay where no thread of hakmem's can begin
+ALONE_KIB = 4 * 1024  # that may stay where no thread of hakmem's can begin
 LAST_SLABS_KIB = 768  # of one burst in one thread: the last slab of each class stays, and a medium one has many pages
 
 
