@@ -93,6 +93,18 @@ def _peer(name: str, library: Path) -> Allocator:
     return Allocator(name, library, peers.PEERS[name].settings)
 
 
+def expect_malloc(library: Path, word: str) -> None:
+    """LabError for a file that has no malloc for programs, or is no library."""
+    from hakmem import elf
+
+    try:
+        exports = elf.read(library).exports
+    except LabError as error:
+        raise LabError(f"{word}: expected NAME=PATH of a shared library: {error}") from None
+    if "malloc" not in exports and not native.is_library(library):
+        raise LabError(f"{word}: expected NAME=PATH of a shared library with a malloc; {library} exports none")
+
+
 def _resolve_one(word: str) -> Allocator:
     from hakmem import peers
 
@@ -101,6 +113,7 @@ def _resolve_one(word: str) -> Allocator:
         library = Path(path)
         if not name or not library.is_file():
             raise LabError(f"{word}: expected NAME=PATH of a shared library, and there is no file {path!r}")
+        expect_malloc(library, word)
         if name == SYSTEM:
             raise LabError(f"{word}: {SYSTEM} is the C library's own malloc; expected another name")
         return Allocator(name, library.resolve())

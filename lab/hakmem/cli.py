@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import io
@@ -74,6 +75,16 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(f"hakmem.commands.{cmd_name.replace('-', '_')}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            raise LabError(
+                f"no command {args[0]!r}: " + (f"did you mean {near[0]}?" if near else "`hakmem --help` lists them")
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -106,6 +117,7 @@ def _version(context: click.Context, option: click.Parameter, wanted: bool) -> N
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -140,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(2)
         sys.stdout = _nowhere()
     _have_a_home()
+    if words[:1] == ["help"]:
+        arguments = [*words[1:], "--help"]
     status: Any = 0
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):

@@ -25,6 +25,7 @@ USUAL_MAX_MAP_COUNT = 65530
 CALLS_AFTER_MAIN = ("mmap", "munmap", "mremap", "madvise", "mprotect", "brk", "futex")  # docs/guest.md
 
 BUILD_OTHERWISE = "no preload can change that: build or install it otherwise"
+HAKMEMS = "hakmem's"
 ASK_AS_OWNER = "look at it as its user, or as root"
 
 
@@ -187,6 +188,8 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
         otherwise = "" if ctl.has_note(str(programs[-1].file)) else BUILD_OTHERWISE  # it has hakmem already
         yield problem("command", why, takeover.BEHIND if cleans else otherwise)
         return
+    if missing := _missing_script(words):
+        yield problem("script", f"{missing}: no such file, from here", "name a file that is there")
     unasked = [f"{program.file}: {whose}: not asked" for program in programs if (whose := takeover.strangers(program))]
     yield from (note("command", fact, "`hakmem run` asks it, and then runs the program") for fact in unasked)
     if not unasked:
@@ -194,6 +197,17 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     if cleans:
         yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
     yield from _private_allocators(programs[-1].file, environment)
+
+
+INTERPRETERS = re.compile(r"(python|pypy|ruby|perl|node|nodejs|lua|php)[0-9.]*")
+
+
+def _missing_script(words: Sequence[str]) -> str | None:
+    """What an interpreter is to read, where it is not there. After options nobody knows what it is."""
+    if len(words) < 2 or not INTERPRETERS.fullmatch(Path(words[0]).name):
+        return None
+    script = words[1]
+    return script if not script.startswith("-") and not Path(script).exists() else None
 
 
 def _private_allocators(program: Path, environment: dict[str, str]) -> Iterator[Finding]:
@@ -242,9 +256,23 @@ def _running_program(process: HostProcess, program: str, is_linked: bool, librar
     if malloc is None:
         yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)
     elif is_on:
-        yield ok("malloc", f"hakmem's ({malloc})")
+        yield ok("malloc", f"{HAKMEMS} ({malloc})")
+        yield from _version_and_settings(process, process.path(malloc or program), library)
     else:
         yield problem("malloc", f"that of {malloc}", "start it with `hakmem run -- COMMAND`")
+
+
+def _version_and_settings(process: HostProcess, file: Path, library: Path) -> Iterator[Finding]:
+    yield ok("version", native.version(library) if _is_same(file, library) else "another build than this command's")
+    given = [f"{name}={value}" for name, value in process.environment().items() if name.startswith(settings.PREFIX)]
+    yield ok("its settings", " ".join(sorted(given)) or "none: all have their defaults")
+
+
+def _is_same(file: Path, library: Path) -> bool:
+    try:
+        return file.read_bytes() == library.read_bytes()
+    except OSError:
+        return False
 
 
 def _mapped(process: HostProcess) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+MOST_WHOLE = 10**9
 MOST_SECONDS = 10**9  # Python's timers take some more, nanoseconds in 63 bits
 FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -42,15 +43,15 @@ INTERVAL: dict[str, Any] = {
 
 
 class WholeRange(click.IntRange):
-    """A whole number, not less than `min`."""
+    """A whole number within bounds; what is larger than MOST_WHOLE is a slip."""
 
-    def __init__(self, min: int) -> None:
-        super().__init__(min)
+    def __init__(self, min: int, max: int = MOST_WHOLE) -> None:
+        super().__init__(min, max)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         with contextlib.suppress(click.BadParameter):
             return int(super().convert(value, param, ctx))
-        self.fail(f"{value!r}: expected a whole number of at least {self.min}", param, ctx)
+        self.fail(f"{value!r}: expected a whole number from {self.min} to {self.max}", param, ctx)
 
 
 class FiniteRange(click.FloatRange):

@@ -38,7 +38,7 @@ FRAGMENTATION_TODAY = 2.5
 SILENT: tuple[tuple[str, ...], ...] = (
     ("true",),
     ("sort", __file__),
-    ("ls", "-R", "/etc"),
+    ("ls", "-lR", str(Path(__file__).parent / "inputs")),
     ("sh", "-c", "echo out; echo err >&2; exit 3"),
     (sys.executable, "-c", "print(sum(len(str(number)) for number in range(100000)))"),
 )

@@ -251,14 +251,22 @@ def preload_words(allocator: Allocator) -> list[str]:
     return [str(linked(library.resolve()))]
 
 
+def why_not_started(word: str) -> str:
+    """Of a command that the search path doesn't have."""
+    if os.path.isdir(word):
+        return "a directory"
+    if os.path.exists(word):
+        return "not executable"
+    return "no such file" if "/" in word else "command not found"
+
+
 def expect_program(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """RunError when a command can't be started, before anything is measured."""
     if not words:
         raise LabError("no command: expected `-- COMMAND [ARGUMENT...]`")
     search = (os.environ if environment is None else environment).get("PATH")
     if shutil.which(words[0], path=search) is None:
-        there = "a directory" if os.path.isdir(words[0]) else "not an executable file"
-        raise RunError(f"{words[0] or repr('')}: {there if os.path.exists(words[0]) else 'command not found'}")
+        raise RunError(f"{words[0] or repr('')}: {why_not_started(words[0])}")
 
 
 def expect_command(words: Sequence[str]) -> None:

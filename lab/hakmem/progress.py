@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hakmem import terminal
 from hakmem.measure import Step
+
+LEAST_TOLD_S = 5
 
 
 @contextmanager
@@ -17,16 +20,24 @@ def shown() -> Iterator[Callable[[Step], None]]:
         with _bar() as on_step:
             yield on_step
     else:
-        last = -1
+        last, start = -1, time.monotonic()
 
         def line(step: Step) -> None:
             nonlocal last
             if step.round != last:
                 last = step.round
                 what = f"round {step.round} of {step.rounds}" if step.round else "warm-up"
-                print(f"hakmem: {what}", file=sys.stderr, flush=True)
+                print(f"hakmem: {what}{_left(step, time.monotonic() - start)}", file=sys.stderr, flush=True)
 
         yield line
+
+
+def _left(step: Step, taken_s: float) -> str:
+    """How long it takes, by what it took until here; told where that is worth a word."""
+    left_s = taken_s / max(1, step.number - 1) * (step.count - step.number + 1)
+    if step.number == 1 or left_s < LEAST_TOLD_S:
+        return ""
+    return f", about {left_s:.0f} s to go" if left_s < 100 else f", about {left_s / 60:.0f} min to go"
 
 
 @contextmanager

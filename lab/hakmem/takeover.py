@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hakmem import ctl, elf, native
 from hakmem.errors import LabError
-from hakmem.process import STARTERS, TakeoverError, preloadable
+from hakmem.process import STARTERS, TakeoverError, preloadable, why_not_started
 
 SCRIPT_LEVELS = 5  # of scripts whose interpreter is a script; more than the kernel's
 
@@ -72,10 +72,7 @@ def find(word: str, environment: Mapping[str, str]) -> Path:
     found = shutil.which(word, path=environment.get("PATH", os.defpath))
     if found:
         return Path(found).absolute()
-    path = Path(word)
-    if "/" not in word or not path.exists():
-        raise CommandError(f"{word or repr(word)}: command not found")
-    raise CommandError(f"{word}: {'a directory' if path.is_dir() else 'not executable'}, expected a program")
+    raise CommandError(f"{word or repr(word)}: {why_not_started(word)}")
 
 
 def expect_no_script(word: str, environment: Mapping[str, str]) -> None:

@@ -422,16 +422,47 @@ def hakmem(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_process_that_runs_on_hakmem() -> None:
-    words = [sys.executable, "-m", "hakmem", "run", "sh", "-c", "echo started; read line"]
+    words = [
+        sys.executable,
+        "-m",
+        "hakmem",
+        "run",
+        "--set",
+        "KNOBS=decay_ms=700",
+        "sh",
+        "-c",
+        "echo started; read line",
+    ]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin and child.stdout
         assert child.stdout.readline() == "started\n"
         done = hakmem("doctor", "--pid", str(child.pid), "--json", "-")
+        said = hakmem("doctor", "--pid", str(child.pid)).stdout
         child.stdin.write("\n")
     found = json.loads(done.stdout)
     assert (done.returncode, found["works"]) == (0, True), done
     malloc = [Finding(**finding) for finding in found["findings"] if finding["topic"] == "malloc"]
     assert malloc == [Finding("malloc", "ok", f"hakmem's ({native.library()})")]
+    facts = {finding["topic"]: finding["fact"] for finding in found["findings"]}
+    assert facts["version"] == native.version(native.library())
+    assert facts["its settings"] == "HAKMEM_KNOBS=decay_ms=700"
+    assert said.endswith(f"process {child.pid} runs on hakmem: nothing stands against hakmem\n")
+
+
+def test_a_script_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter would say so as soon as it begins."""
+    monkeypatch.chdir(tmp_path)
+    missing = hakmem("doctor", "--", doctor_python(), "service.py", "8080")
+    assert (
+        missing.returncode == 1 and "PROBLEM script" in missing.stdout and "service.py: no such file" in missing.stdout
+    )
+    (tmp_path / "service.py").touch()
+    for words in (["service.py", "8080"], ["-c", "pass"], ["-m", "http.server"], []):
+        assert hakmem("doctor", "--", doctor_python(), *words).returncode == 0
+
+
+def doctor_python() -> str:
+    return "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
 
 
 @pytest.mark.parametrize("options", [(), ("-static", "-s")])
@@ -447,6 +478,7 @@ def test_a_process_that_is_linked_with_hakmem(options: tuple[str, ...], tmp_path
         child.communicate("\n")
     assert done.returncode == 0, done
     assert f"hakmem's ({program})\n" in done.stdout and "PROBLEM" not in done.stdout
+    assert "another build than this command's" in done.stdout
 
 
 def test_a_process_that_does_not() -> None:

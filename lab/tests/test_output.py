@@ -11,10 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from hakmem import allocators, cli, comparison, ledger, measure, native, output, report
+from hakmem import allocators, cli, comparison, ctl, ledger, measure, native, output, report
 from hakmem.errors import LabError
 from hakmem.report.model import Report
 from sample_record import record
@@ -290,6 +291,13 @@ def test_nothing_stands_behind_what_breaks_off(
         ("hakmem run -- ./p", "file,./p"),
         ("hakmem compare -n 5 -- python3 s", "file,s"),
         ("hakmem replay t", "file,t"),
+        ("hakmem replay gi", "plain,git"),
+        ("hakmem bench lar", "plain,larson 64"),
+        ("hakmem bench --with hakmem,mi", "plain,hakmem,mimalloc2"),
+        ("hakmem compare --with gl", "plain,glibc"),
+        ("hakmem run --set THP", "plain,THP="),
+        ("hakmem services --only Red", "plain,Redis"),
+        ("hakmem demo --only sq", "plain,sqlite3"),
     ],
 )
 def test_completion(words: str, expected: str) -> None:
@@ -298,6 +306,21 @@ def test_completion(words: str, expected: str) -> None:
         [Path(sys.executable).parent / "hakmem"], env={**os.environ, **asked}, capture_output=True, text=True
     )
     assert expected in done.stdout.splitlines(), done
+
+
+def test_processes_on_hakmem_are_completed() -> None:
+    with subprocess.Popen([sys.executable, "-m", "hakmem", "run", "sleep", "100"]) as child:
+        try:
+            while not ctl.is_on_hakmem(child.pid) or Path(f"/proc/{child.pid}/comm").read_text() != "sleep\n":
+                time.sleep(0.02)
+            for words in ("hakmem ctl ", "hakmem doctor --pid ", "hakmem top "):
+                asked = {"_HAKMEM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+                program = Path(sys.executable).parent / "hakmem"
+                done = subprocess.run([program], env={**os.environ, **asked}, capture_output=True, text=True)
+                lines = done.stdout.splitlines()
+                assert f"plain,{child.pid}" in lines and f"plain,{os.getpid()}" not in lines
+        finally:
+            child.kill()
 
 
 def test_zsh_serves_the_first_tab() -> None:

@@ -601,7 +601,7 @@ def test_install_that_fails_ends_with_1_and_names_the_log(
         (("install", "nobody"), f"hakmem: no peer 'nobody'; there are {', '.join(PEERS)}\n"),
         (
             ("install", "-j", "0"),
-            "hakmem: Invalid value for '-j' / '--jobs': '0': expected a whole number of at least 1\n",
+            "hakmem: Invalid value for '-j' / '--jobs': '0': expected a whole number from 1 to 1000000000\n",
         ),
         (("remove",), "hakmem: No such command 'remove'.\n"),
     ],

@@ -122,7 +122,7 @@ def test_commands_that_are_none(tmp_path: Path) -> None:
         ([], "no command"),
         ([""], "'': command not found"),
         (["no-such-command"], "no-such-command: command not found"),
-        ([f"{tmp_path}/none"], "command not found"),
+        ([f"{tmp_path}/none"], "none: no such file"),
         ([str(tmp_path)], "a directory"),
         ([f"{tmp_path}/text"], "not executable"),
         (["env", "no-such-command"], "no-such-command: command not found"),

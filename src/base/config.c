@@ -157,19 +157,27 @@ static void add_signal(struct hak_text *out, uint64_t number) {
 
 _Static_assert(HAK_KNOB_COUNT <= 64, "a bit for each knob");
 
+/* Of NAME=NUMBER, `length` bytes. False where it is none, or beyond the knob's bounds; *knob is HAK_KNOB_COUNT where
+ * there is no such knob. */
+static bool parse_knob(const char *piece, size_t length, enum hak_knob_number *knob, uint64_t *value) {
+    size_t name_length = strcspn(piece, "=:");
+    char number[24];
+    *knob = hak_knob_find(piece, name_length);
+    if (*knob == HAK_KNOB_COUNT || piece[name_length] != '=' || length - name_length > sizeof number) return false;
+    memcpy(number, piece + name_length + 1, length - name_length - 1);
+    number[length - name_length - 1] = '\0';
+    const struct hak_knob_row *row = &hak_knob_table[*knob];
+    return hak_config_parse_number(number, value) && *value >= row->lowest && *value <= row->highest;
+}
+
 static bool parse_knobs(const char *value, uint64_t *knobs, uint64_t *knob_values) {
     uint64_t given = 0, values[HAK_KNOB_COUNT] = {0};
     for (;; value++) {
-        size_t name_length = strcspn(value, "=:"), length = strcspn(value, ":");
-        enum hak_knob_number knob = hak_knob_find(value, name_length);
-        char number[24];
-        if (knob == HAK_KNOB_COUNT || value[name_length] != '=' || length - name_length > sizeof number) return false;
-        memcpy(number, value + name_length + 1, length - name_length - 1);
-        number[length - name_length - 1] = '\0';
-        const struct hak_knob_row *row = &hak_knob_table[knob];
-        if (!hak_config_parse_number(number, &values[knob]) || values[knob] < row->lowest ||
-            values[knob] > row->highest)
-            return false;
+        size_t length = strcspn(value, ":");
+        enum hak_knob_number knob;
+        uint64_t number;
+        if (!parse_knob(value, length, &knob, &number)) return false;
+        values[knob] = number;
         given |= UINT64_C(1) << knob;
         value += length;
         if (*value == '\0') break;
@@ -177,6 +185,21 @@ static bool parse_knobs(const char *value, uint64_t *knobs, uint64_t *knob_value
     *knobs = given;
     memcpy(knob_values, values, sizeof values);
     return true;
+}
+
+/* Which knob it is that parse_knobs did not take, and what it takes. */
+static void add_wrong_knob(struct hak_text *out, const char *value) {
+    enum hak_knob_number knob;
+    uint64_t number;
+    size_t length;
+    while (parse_knob(value, length = strcspn(value, ":"), &knob, &number) && value[length] == ':') value += length + 1;
+    if (knob < HAK_KNOB_COUNT) {
+        const struct hak_knob_row *row = &hak_knob_table[knob];
+        hak_text_add(out, "; %s takes %lu to %lu", row->name, (unsigned long)row->lowest, (unsigned long)row->highest);
+    } else if ((length = strcspn(value, "=:")) != 0) {
+        hak_text_add(out, "; there is no knob ");
+        for (size_t i = 0; i < length; i++) hak_text_add(out, "%c", value[i]);
+    }
 }
 
 /* Of a percentage with two decimals at most, and the sign behind it: hundredths. NULL when it is none; else what comes
@@ -333,7 +356,10 @@ struct hak_config hak_config_parse(char *const *environment, struct hak_text *me
         if (option == NULL) {
             hak_text_add(messages, "hakmem: unknown setting %s ignored (HAKMEM_HELP=1 lists all)\n", variable);
         } else if (variable[length] != '=' || !parse_value(&config, option, variable + length + 1)) {
-            hak_text_add(messages, "hakmem: setting %s ignored: expected %s\n", variable, kind_expected[option->kind]);
+            hak_text_add(messages, "hakmem: setting %s ignored: expected %s", variable, kind_expected[option->kind]);
+            if (option->kind == HAK_OPTION_KNOBS && variable[length] == '=')
+                add_wrong_knob(messages, variable + length + 1);
+            hak_text_add(messages, "\n");
         }
     }
     return config;

@@ -62,7 +62,7 @@ static void purge_all(const char *nothing, struct hak_answer *answer) {
     size_t bytes = hak_purge_all(NULL);
     hak_purge_unmap();
     say_ok(answer);
-    hak_text_add(&answer->text, "%zu bytes given back\n", bytes);
+    hak_text_add(&answer->text, "%zu.%zu MiB given back\n", bytes >> 20, (bytes >> 10 & 1023) * 10 >> 10);
 }
 
 /* ---- Knobs ------------------------------------------------------------------------------------------------------- */

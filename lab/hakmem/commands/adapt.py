@@ -11,7 +11,12 @@ rounds_option = click.option(
     "-n", "--rounds", type=WholeRange(min=1), default=10, show_default=True, help="runs of each side"
 )
 settings_option = click.option(
-    "--set", "given", multiple=True, metavar="NAME=VALUE", help="a setting of hakmem for the sides, without HAKMEM_"
+    "--set",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    type=arguments.SETTINGS,
+    help="a setting of hakmem for the sides, without HAKMEM_",
 )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hakmem import arguments
 from hakmem.commands import suites
 from hakmem.errors import LabError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="all that is installed; keeps the record, and makes docs/contest.md from it",
 )
-@click.argument("cases", nargs=-1, metavar="[NAME]...")
+@click.argument("cases", nargs=-1, metavar="[NAME]...", type=arguments.CASES)
 def command(
     rounds: int,
     warmup: int,

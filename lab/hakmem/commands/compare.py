@@ -28,6 +28,7 @@ OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parame
     "names",
     multiple=True,
     metavar="NAMES",
+    type=arguments.ALLOCATORS,
     help="allocators with commas between, NAME=PATH, all, packaged",
 )
 @click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]")

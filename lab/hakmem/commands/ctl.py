@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hakmem.finite import FiniteRange, WholeRange
+from hakmem import arguments
+from hakmem.finite import FiniteRange
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--timeout", "timeout_s", type=FiniteRange(min=0.01), help="Seconds to wait: 10, but not for a sleeper.")
-@click.argument("pid", type=WholeRange(min=1), metavar="PID")
+@click.argument("pid", type=arguments.PID, metavar="PID")
 @click.argument("words", nargs=-1, metavar="[REQUEST...]")
 def command(timeout_s: float | None, pid: int, words: tuple[str, ...]) -> None:
     """Asks the process PID, which runs on hakmem, or tells it something, while it goes on.

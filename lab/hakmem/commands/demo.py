@@ -11,6 +11,7 @@ import click
 
 from hakmem import (
     allocators,
+    arguments,
     comparison,
     files,
     ledger,
@@ -36,7 +37,13 @@ FEW = ("python3", "sqlite3"), ("gcc", "git")  # both, and the first of these tha
 
 @click.command()
 @click.option("--all", "every", is_flag=True, help="all programs at full size, servers and other languages too")
-@click.option("--only", multiple=True, metavar="NAME", help="one program at full size, as often as wanted")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    type=arguments.PROGRAMS,
+    help="one program at full size, as often as wanted",
+)
 @click.option("-n", "--rounds", type=WholeRange(min=1), default=FEW_ROUNDS, show_default=True, help="timed rounds")
 @files.json_option("the record")
 @click.option("--check", is_flag=True, help="one untimed run of each: outputs and takeover, no figures")

@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from hakmem import arguments, files
-from hakmem.finite import WholeRange
 
 MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--pid", type=WholeRange(min=1), help="Look at a running process.")
+@click.option("--pid", type=arguments.PID, help="Look at a running process.")
 @files.json_option("The findings")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND...]", type=arguments.WORDS)
 def command(pid: int | None, json_file: Path | None, words: tuple[str, ...]) -> int:
@@ -42,6 +41,8 @@ def command(pid: int | None, json_file: Path | None, words: tuple[str, ...]) -> 
         if finding.advice:
             print(f"{'':{len(MARKS['ok']) + width + 3}}{finding.advice}")
     subject = f"process {pid}" if pid is not None else words[0] if words else "this machine"
+    runs = any(one.topic == "malloc" and one.fact.startswith(doctor.HAKMEMS) for one in findings)
+    subject += " runs on hakmem" if runs else ""
     stands = "problem stands" if problems == 1 else "problems stand"
     print(f"\n{subject}: " + (f"{problems} {stands} against hakmem" if problems else "nothing stands against hakmem"))
     return 1 if problems else 0

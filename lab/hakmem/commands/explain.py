@@ -13,7 +13,7 @@ from hakmem.finite import FiniteRange
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--after", "seconds", type=FiniteRange(min=0), help="Explain the command so many seconds after.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@arguments.settings_option
 @files.json_option("What was measured")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")
 @click.option("--html", "html_file", **files.PAGE, help="One self-contained page with plots.")
@@ -70,6 +70,7 @@ def look_at_command(
 ) -> dict[str, Any]:
     """Runs a command on hakmem, and looks at it at its end, or after so many seconds. It writes to `out`, or where the
     caller does."""
+    import os
     import sys
 
     from hakmem import explain, native, process, takeover
@@ -79,7 +80,12 @@ def look_at_command(
 
     library = native.library()
     environment = {**callers_environment(), **known_settings.parse(settings, library)}
-    file, ready = takeover.prepare(words, library, environment, children=True)
+    try:
+        file, ready = takeover.prepare(words, library, environment, children=True)
+    except takeover.CommandError as error:
+        if len(words) > 1 or os.sep in words[0]:
+            raise
+        raise LabError(f"{error}, and no number of a process: expected PID, or -- COMMAND") from None
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
     with process.undisturbed() as came, process.passed_on(came) as to:
         if seconds is not None:

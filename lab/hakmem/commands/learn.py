@@ -28,7 +28,7 @@ FEWEST_RUNS, USUAL_RUNS = 130, 200  # with fewer, not every value is tried
 @click.option(
     "--keep", metavar="NAME", callback=output.record_name, help="With --runs: keep the record of what decided."
 )
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@arguments.settings_option
 @click.option("--any-program", is_flag=True, help="A policy for every program, not only for this one.")
 @click.option("--statistics", "statistics_file", **files.FILE, help="Keep them: tune-log shows them.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=arguments.WORDS)

@@ -13,7 +13,7 @@ from hakmem.finite import INTERVAL, FiniteRange
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--after", "seconds", type=FiniteRange(min=0), help="Look at the command so many seconds after.")
 @click.option("--interval", **INTERVAL, help="Bytes from run to run of samples, of a command.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@arguments.settings_option
 @click.option("--trace", metavar="TRACE", help="Also what other placements would have saved in a recorded run of it.")
 @click.option("--json", "json_file", **files.FILE, help="What was found; - for standard output.")
 @click.option("--markdown", "markdown_file", **files.FILE, help="Tables; - for standard output.")

@@ -13,7 +13,7 @@ from hakmem import arguments, files
 @click.option("--policy", "names", multiple=True, metavar="NAME,...", help="these beside today's  [default: all]")
 @click.option("--check", is_flag=True, help="also replay the trace on hakmem, and compare its peak with the model's")
 @files.json_option("the figures")
-@click.argument("traces", nargs=-1, metavar="TRACE...", type=arguments.WORDS)
+@click.argument("traces", nargs=-1, metavar="TRACE...", type=arguments.TRACES)
 def command(names: tuple[str, ...], check: bool, json_file: Path | None, traces: tuple[str, ...]) -> None:
     """Says how much memory a program's blocks would take if hakmem placed them in other ways, by a model, and how
     little they could take if the future were known.

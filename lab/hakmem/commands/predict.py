@@ -23,6 +23,7 @@ from hakmem.finite import FiniteRange, WholeRange
     "names",
     multiple=True,
     metavar="NAMES",
+    type=arguments.ALLOCATORS,
     help="allocators with commas between, NAME=PATH, all, packaged  [default: all that are installed]",
 )
 @click.option("--baseline", metavar="NAME", default="glibc", show_default=True, help="what COMMAND runs on now")

@@ -15,7 +15,7 @@ from hakmem.commands import suites
 @click.option(
     "--lifetimes", is_flag=True, help="in place of the recorded calls, a long run of blocks that live as the trace's do"
 )
-@click.argument("traces", nargs=-1, metavar="TRACE...", type=arguments.WORDS)
+@click.argument("traces", nargs=-1, metavar="TRACE...", type=arguments.TRACES)
 def command(
     rounds: int,
     warmup: int,

@@ -12,7 +12,7 @@ from hakmem import arguments
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of hakmem, without HAKMEM_.")
+@arguments.settings_option
 @click.option("--profile", metavar="NAME", help="Where the knobs stand: short for --set PROFILE=NAME.")
 @click.option("--children/--no-children", default=True, help="Whether the programs it starts run on hakmem too.")
 @click.option("--secure", is_flag=True, help="On the secure build, which finds more misuse and takes more time.")

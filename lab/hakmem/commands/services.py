@@ -14,12 +14,15 @@ from hakmem.finite import FiniteRange, WholeRange
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--rounds", type=WholeRange(min=1), default=1, show_default=True, help="runs of each")
-@click.option("--only", multiple=True, metavar="NAME", help="one of the ten services, as often as wanted")
+@click.option(
+    "--only", multiple=True, metavar="NAME", type=arguments.SERVICES, help="one of the ten services, as often as wanted"
+)
 @click.option(
     "--with",
     "names",
     multiple=True,
     metavar="NAMES",
+    type=arguments.ALLOCATORS,
     help="allocators with commas between, NAME=PATH, all, packaged  [default: those of the page that are built]",
 )
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hakmem import output, places
+from hakmem import arguments, output, places
 from hakmem.finite import WholeRange
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Call
                 "names",
                 multiple=True,
                 metavar="NAMES",
+                type=arguments.ALLOCATORS,
                 help="only these allocators; `all`: every one that is installed  [default: hakmem,glibc]",
             ),
             click.option(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hakmem import files
-from hakmem.finite import FiniteRange, WholeRange
+from hakmem import arguments, files
+from hakmem.finite import FiniteRange
 
 if TYPE_CHECKING:
     from hakmem import top
@@ -23,7 +23,7 @@ HELP = "q ends; {keys} sort, by {by} now"
 @click.command()
 @click.option("--interval", "interval_s", type=FiniteRange(min=0.1), default=2.0, help="Seconds between looks.")
 @files.json_option("What they answer, once")
-@click.argument("pid", type=WholeRange(min=1), required=False)
+@click.argument("pid", type=arguments.PID, required=False)
 def command(interval_s: float, json_file: Path | None, pid: int | None) -> None:
     """Shows what your processes on hakmem have and do, a line each, or all of one: by size class and thread.
 

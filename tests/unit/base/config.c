@@ -246,19 +246,28 @@ static void refused(void **state) {
         {"HAKMEM_STATS_SIGNAL=34", "none, HUP, USR1, USR2 or 35 to 64"},
         {"HAKMEM_STATS_SIGNAL=65", "none, HUP, USR1, USR2 or 35 to 64"},
         {"HAKMEM_KNOBS", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_m=100", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=9", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=3600001", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+                                  "; decay_ms takes 10 to 3600000"},
+        {"HAKMEM_KNOBS=decay_ms=", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+                                   "; decay_ms takes 10 to 3600000"},
+        {"HAKMEM_KNOBS=decay_m=100", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+                                     "; there is no knob decay_m"},
+        {"HAKMEM_KNOBS=decay_ms=9", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+                                    "; decay_ms takes 10 to 3600000"},
+        {"HAKMEM_KNOBS=decay_ms=3600001", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+                                          "; decay_ms takes 10 to 3600000"},
+        {"HAKMEM_KNOBS=decay_ms=10:held_slabs=4:nosuch=1",
+         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+         "; there is no knob nosuch"},
         {"HAKMEM_KNOBS=decay_ms=10:", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=decay_ms=10::held_slabs=4",
          "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
         {"HAKMEM_KNOBS=:decay_ms=10", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
-        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4",
-         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+        {"HAKMEM_KNOBS=decay_ms=10,held_slabs=4", "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+                                                  "; decay_ms takes 10 to 3600000"},
         {"HAKMEM_KNOBS=decay_ms=100000000000000000000000000000",
-         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"},
+         "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds"
+         "; decay_ms takes 10 to 3600000"},
         {"HAKMEM_ACE_FAST_MS=9", "a number of milliseconds, 10 to 3600000"},
         {"HAKMEM_ACE_FAST_MS=3600001", "a number of milliseconds, 10 to 3600000"},
         {"HAKMEM_ACE_SLOW_MS=1K", "a number of milliseconds, 10 to 3600000"},
