@@ -113,9 +113,9 @@ def _resolve_one(word: str) -> Allocator:
         library = Path(path)
         if not name or not library.is_file():
             raise LabError(f"{word}: expected NAME=PATH of a shared library, and there is no file {path!r}")
-        expect_malloc(library, word)
         if name == SYSTEM:
             raise LabError(f"{word}: {SYSTEM} is the C library's own malloc; expected another name")
+        expect_malloc(library, word)
         return Allocator(name, library.resolve())
     if name == OWN:
         return hakmem()

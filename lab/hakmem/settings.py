@@ -19,7 +19,9 @@ _KNOB = re.compile(
     r"^ *(?P<name>\w+) *= \d+ \(default (?P<default>\d+), (?P<lowest>\d+) to (?P<highest>\d+)\): (?P<meaning>.*)$",
     re.MULTILINE,
 )
-_EXPECTED = re.compile(rf"^hakmem: setting {PREFIX}(\w+)=.* ignored: expected (.*)$", re.MULTILINE)
+_EXPECTED = re.compile(
+    rf"^hakmem: setting {PREFIX}(\w+)=.* ignored: expected (.*?)(?:; there is no knob .*)?$", re.MULTILINE
+)
 FILES = {  # any word is one's name
     "METRICS_FILE": "none, or the name of a file",
     "POLICY": "none, auto, or the name of a file",

@@ -20,7 +20,7 @@ def hakmem(*words: str) -> subprocess.CompletedProcess[str]:
     ("words", "said"),
     [
         (["compre", "--", "true"], "no command 'compre': did you mean compare?"),
-        (["stats"], "no command 'stats': `hakmem --help` lists them"),
+        (["xyzzy"], "no command 'xyzzy': `hakmem --help` lists them"),
         (["explain", "abc"], "abc: command not found, and no number of a process: expected PID, or -- COMMAND"),
         (["pins", "abc"], "abc: command not found, and no number of a process: expected PID, or -- COMMAND"),
         (["explain", "--", "./missing"], "./missing: no such file"),

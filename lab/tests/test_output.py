@@ -356,7 +356,7 @@ def test_zsh_serves_the_first_tab() -> None:
         (["bench", "--baseline", "x", "--sanity", "hot"], "hakmem: --baseline x: not among hakmem, glibc, ceiling"),
         (["replay", "--baseline", "x", "--sanity", "lua"], "hakmem: --baseline x: not among hakmem, glibc"),
         (["demo", "--only", "nosuch"], "hakmem: no program 'nosuch'"),
-        (["nosuch"], "hakmem: No such command 'nosuch'"),
+        (["nosuch"], "hakmem: no command 'nosuch'"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

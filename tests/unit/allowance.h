@@ -16,10 +16,14 @@ static inline void allow_free_memory(void) {
     hak_allowance_look(0);
 }
 
-/* The same where the background thread's rules are there, which bound it. */
-static inline void allow_free_memory_of_programs(void) {
+/* Where the background thread's rules are there, which bound what stays: not any more. */
+static inline void lift_bound(void) {
     hak_free(hak_malloc(1)); /* a miss tells the usual bound */
     hak_atomic_store(&hak_allowance_limit_bytes, UINT64_MAX, relaxed);
+}
+
+static inline void allow_free_memory_of_programs(void) {
+    lift_bound();
     allow_free_memory();
 }
 
