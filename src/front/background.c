@@ -29,8 +29,9 @@ enum {
     REST_MS = 8000,                  /* without a miss, to end in a program with one thread that works in bursts */
     BURST_BYTES = 2 << 20,           /* used again since the last rest, to begin in one */
     SMALL_ALLOWANCE_BYTES = 1 << 20, /* that may stay for ever in a program with one thread; */
-    LARGE_ALLOWANCE_BYTES = 4 << 20, /* where no thread may give it back */
-    FORK_BYTES = 16 << 20,           /* that may stay when a program forks in a burst */
+    HEAP_SHARE = 16, /* that may stay where no thread may give it back, from LEAST_ALONE_BYTES to MOST_ALONE_BYTES */
+    LEAST_ALONE_BYTES = 2 << 20,
+    MOST_ALONE_BYTES = 16 << 20, /* also when a program forks in a burst */
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
     SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
@@ -321,27 +322,31 @@ static void try_to_join(void) {
     if (take_ended()) leave_ended(hak_os_try_join_thread(ended_thread) ? HAK_BACKGROUND_NONE : HAK_BACKGROUND_ENDED);
 }
 
-/* Memory enough to be worth the thread: SuperSlabs, and objects with mappings of their own, kept ones included. */
-static bool is_large(void) {
-    enum { LEAST_BYTES = 8 << 20 };
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; bytes < LEAST_BYTES && i < HAK_RANGE_LIMIT; i++) {
-        const struct hak_range *range = hak_region_range(i);
-        if (range == NULL) break;
-        bytes += hak_region_super_slabs(range) * HAK_SUPER_SLAB_BYTES;
-    }
-    return bytes >= LEAST_BYTES ||
-           bytes + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes() >= LEAST_BYTES;
+/* SuperSlabs, and objects with mappings of their own, kept ones included. */
+static uint64_t heap_bytes(void) {
+    return hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed) +
+           hak_mapping_cache_bytes();
 }
 
-static HAK_ATOMIC(uint64_t) allowance_bound; /* that was told last; 0: none */
+/* Memory enough to be worth the thread. */
+static bool is_large(void) {
+    enum { LEAST_BYTES = 8 << 20 };
+    return heap_bytes() >= LEAST_BYTES;
+}
+
+/* A small process may be one of many: of a pool of connections, say. */
+static uint64_t may_stay_alone(void) {
+    uint64_t bytes = heap_bytes() / HEAP_SHARE;
+    if (bytes < LEAST_ALONE_BYTES) return LEAST_ALONE_BYTES;
+    return bytes < MOST_ALONE_BYTES ? bytes : MOST_ALONE_BYTES;
+}
 
 /* What may stay, as far as this changes it. */
 static void bound_allowance(bool may_begin) {
-    uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : LARGE_ALLOWANCE_BYTES;
-    if (HAK_LIKELY(hak_atomic_load(&allowance_bound, relaxed) == bytes)) return;
-    hak_atomic_store(&allowance_bound, bytes, relaxed);
-    hak_atomic_store(&hak_allowance_limit_bytes, bytes, relaxed);
+    uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : may_stay_alone();
+    uint64_t told = hak_atomic_load(&hak_allowance_limit_bytes, relaxed);
+    if (HAK_UNLIKELY(told != bytes && told != HAK_ALLOWANCE_OF_ALL))
+        hak_atomic_store(&hak_allowance_limit_bytes, bytes, relaxed);
 }
 
 static bool is_due(void) {
@@ -490,7 +495,7 @@ void hak_background_yield(enum hak_yield why) {
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
     if (state == HAK_BACKGROUND_NONE || is_borrowed() || hak_background_is_starting) return;
     if (has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
-    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_TO_FORK ? FORK_BYTES : 0, relaxed);
+    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_TO_FORK ? MOST_ALONE_BYTES : 0, relaxed);
     if (end_and_join()) hak_os_wait_until_gone(ended_id);
 }
 

@@ -7,7 +7,7 @@
 
 enum { REMEMBERED_PERIODS = 8 };
 
-HAK_ATOMIC(uint64_t) hak_allowance_limit_bytes = UINT64_MAX;
+HAK_ATOMIC(uint64_t) hak_allowance_limit_bytes;
 
 /* What went back and may be wanted again; when the last of it did; and the most of that, with what lay free beside it,
  * since nothing was away. */
@@ -109,7 +109,7 @@ uint64_t hak_allowance_bytes(void) {
     if (hak_knob_is_highest(dirty_limit_bytes)) return HAK_ALLOWANCE_OF_ALL;
     uint64_t allowed = hak_atomic_load(&allowance, relaxed), most = hak_memory_most_free_bytes();
     uint64_t limit = hak_atomic_load(&hak_allowance_limit_bytes, relaxed);
-    if (allowed > limit) allowed = limit;
+    if (limit != 0 && allowed > limit) allowed = limit;
     return allowed < most ? allowed : most;
 }
 

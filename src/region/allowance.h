@@ -42,7 +42,7 @@ uint64_t hak_allowance_loose_in_slabs(void);
  * hakmem's could (front/background.h). */
 #define HAK_ALLOWANCE_OF_ALL ((uint64_t)1 << 60)
 uint64_t hak_allowance_bytes(void);
-extern HAK_ATOMIC(uint64_t) hak_allowance_limit_bytes; /* no limit until it is told */
+extern HAK_ATOMIC(uint64_t) hak_allowance_limit_bytes; /* 0: it was not told; HAK_ALLOWANCE_OF_ALL: none is to be */
 
 /* Ends a period, through all of which `idle_bytes` lay free. */
 void hak_allowance_end_period(uint64_t idle_bytes);

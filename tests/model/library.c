@@ -233,8 +233,8 @@ void library_reset(void) {
     hak_background_pays = 0;
     misses_seen = idle_periods = misses_to_skip = misses_to_look = 0;
     next_step_ms = next_holes_ms = 0;
-    reused_at_rest = allowance_bound = 0;
-    may_leave_bytes = hak_allowance_limit_bytes = UINT64_MAX;
+    reused_at_rest = hak_allowance_limit_bytes = 0;
+    may_leave_bytes = UINT64_MAX;
     left_to_sweep = UINT64_MAX;
     next_to_sweep = (struct cursor){0, 0};
     period_start_ms = fewest_dirty_units = next_holes_ms = 0;

@@ -18,8 +18,7 @@ static inline void allow_free_memory(void) {
 
 /* Where the background thread's rules are there, which bound what stays: not any more. */
 static inline void lift_bound(void) {
-    hak_free(hak_malloc(1)); /* a miss tells the usual bound */
-    hak_atomic_store(&hak_allowance_limit_bytes, UINT64_MAX, relaxed);
+    hak_atomic_store(&hak_allowance_limit_bytes, HAK_ALLOWANCE_OF_ALL, relaxed);
 }
 
 static inline void allow_free_memory_of_programs(void) {

@@ -777,6 +777,24 @@ static void yields(void **state) {
     fake_os.at_wait = NULL;
 }
 
+static void ask_it_to_end(void) { hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed); }
+
+/* What was asked of a thread that had ended by itself is not asked of the next one: it ends with the program's last
+ * thread, and all that is free stays. */
+static void yields_once(void **state) {
+    (void)state;
+    begin_in_bursts();
+    fake_os.at_wait = end_it;
+    hak_background_yield(HAK_YIELD);
+    fake_os.at_wait = NULL;
+    fake_os.thread = NULL;
+    begin_in_bursts();
+    uint64_t before = free_units();
+    assert_true(before > 8 * HAK_MIB / HAK_UNIT_BYTES);
+    run(1, ask_it_to_end);
+    assert_int_equal(free_units(), before);
+}
+
 /* Nor in a handler of a signal that has come while the thread is being started: it would wait for itself. */
 static void does_not_yield_while_it_starts(void **state) {
     (void)state;
@@ -882,6 +900,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
           cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
-          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields),
+          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields), cmocka_unit_test(yields_once),
           cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
           cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
