@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hakmem import allocators, loads, measure, process, programs, resting, servers, services
+from hakmem import allocators, ledger, loads, measure, native, process, programs, resting, servers, services
 from hakmem.errors import InterruptedEarly, LabError
 from hakmem.measure import Sample, Variant
 from hakmem.programs import PYTHON, Program
@@ -239,6 +240,19 @@ def test_sides_that_are_not_built_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert [one.name for one in ready] == ["glibc", "glibc, 2 arenas", "jemalloc", "jemalloc, thread"]
     assert missing == ["hakmem", "mimalloc", "mimalloc2", "snmalloc", "tcmalloc"]
     assert ready[3].settings == {"MALLOC_CONF": "background_thread:true"}
+
+
+def test_the_first_claim_of_the_readme_is_its_records() -> None:
+    root = native.checkout()
+    if root is None:
+        pytest.skip("the documents are not part of the package")
+    first = "\n".join((root / "README.md").read_text().splitlines()[:10])
+    (name,) = re.findall(r"^record = \"(.*services-at-rest.*)\"$", (root / "docs/tables/README.toml").read_text(), re.M)
+    found = services.standing(ledger.load(name, root / "evidence"), services.REST)
+    good = sum(value <= services.CLOSE for value in found.values())
+    assert len(found) == len(services.SERVICES) and f"in {good} of {len(found)} services" in first
+    assert "<!-- picture: services-at-rest -->" in first
+    assert (root / "docs/tables/services.toml").read_text().count(f'record = "{name}"') == 3
 
 
 # ---- The ten ---------------------------------------------------------------------------------------------------------
