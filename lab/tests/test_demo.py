@@ -52,6 +52,17 @@ def test_a_service_has_a_line_for_its_rest_and_no_mean_is_told() -> None:
     assert max(map(len, (names, git, service, rest))) <= 80
 
 
+def test_all_metrics_fit_beside_each_other() -> None:
+    sizes = {"wall_s": 12.5, "cpu_s": 12.5, "peak_rss_bytes": 1.25e9, "minor_faults": 1.25e6}
+    values = {("memcached", metric): [sizes[metric]] * 6 for metric in demo.ALL_METRICS.values()}
+    own = {(case, "hakmem", metric): some for (case, metric), some in values.items()}
+    both = own | {(case, "glibc", metric): some for case, _, metric in own for some in [own[case, "hakmem", metric]]}
+    lines = demo._table(record(both), demo.ALL_METRICS).splitlines()
+    assert max(len(line) for line in lines if line != demo.DOUBT) <= 80
+    assert all(any(name in line for line in lines) for name in demo.ALL_METRICS)
+    assert sum(line.startswith("memcached") for line in lines) == 2
+
+
 @pytest.mark.parametrize(
     ("time", "peak", "said"),
     [

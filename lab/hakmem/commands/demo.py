@@ -161,6 +161,13 @@ NOTHING = "-"  # in place of a ratio where a figure is 0
 
 
 def _table(record: ledger.Record, metrics: Mapping[str, str]) -> str:
+    """Two metrics beside each other: so many fit into eighty columns."""
+    names = list(metrics)
+    parts = [{name: metrics[name] for name in names[first : first + 2]} for first in range(0, len(names), 2)]
+    return "\n\n".join(_part(record, part) for part in parts) + f"\n{DOUBT}"
+
+
+def _part(record: ledger.Record, metrics: Mapping[str, str]) -> str:
     """A line per program: medians of both, and the ratio of hakmem's runs to glibc's. The service has one more."""
     lines: list[list[str]] = []
     found: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in metrics.values()}
@@ -180,7 +187,7 @@ def _table(record: ledger.Record, metrics: Mapping[str, str]) -> str:
         fewest = min(map(len, found.values()))
         over = "" if fewest == len(record.cases) else f" of {fewest} of {len(record.cases)}"
         lines.append([f"geometric mean{over}", *(word for pairs in found.values() for word in ("", "", _ratio(pairs)))])
-    return words.grouped_table("program", metrics, ("glibc", "hakmem", "ratio"), lines) + f"\n{DOUBT}"
+    return words.grouped_table("program", metrics, ("glibc", "hakmem", "ratio"), lines)
 
 
 def _pair(record: ledger.Record, case: str, metric: str) -> tuple[list[float], list[float]]:
