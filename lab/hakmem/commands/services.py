@@ -23,7 +23,7 @@ from hakmem.finite import FiniteRange, WholeRange
     multiple=True,
     metavar="NAMES",
     type=arguments.ALLOCATORS,
-    help="allocators with commas between, NAME=PATH, all, packaged  [default: those of the page that are built]",
+    help="allocators with commas between, NAME=PATH, all, packaged  [default: glibc and those that are built]",
 )
 @click.option(
     "--rest",
@@ -34,7 +34,9 @@ from hakmem.finite import FiniteRange, WholeRange
     show_default=True,
     help="that a service rests before its memory is read",
 )
-@click.option("--load", metavar="COMMAND", help="of your own service: what gives it work, and ends; as one word")
+@click.option(
+    "--load", metavar="COMMAND", help="of your own service: a command that gives it work, and ends; in quotes"
+)
 @output.options
 @click.argument("command_words", nargs=-1, type=arguments.WORDS, metavar="[-- COMMAND [ARGUMENT]...]")
 def command(
@@ -53,13 +55,13 @@ def command(
     server runs in a folder of its own, as its package's user where you are root, and is ended whatever happens.
 
     The figures are of anonymous memory: what is in the processes and in no file, each page once. The peak and the mean
-    are those of five looks a second.
+    are those of five looks a second. A round of all ten takes some ten minutes, with all allocators.
 
     With -- COMMAND and --load, the same for a service of your own: it is started, loaded, left alone, and ended by
-    SIGTERM. The load may have to wait until the service answers.
+    SIGTERM. The load has to try again until the service takes connections.
 
     Exit status: 0 when all was compared, 1 when a service failed under an allocator, 77 when none is installed, 130
-    when interrupted: services that were finished under all allocators are kept.
+    when interrupted: services that all allocators have finished are shown.
     """
     from hakmem import allocators, ledger, machine, measure, process, progress, resting, services
 
