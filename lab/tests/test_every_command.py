@@ -406,4 +406,4 @@ def test_an_option_behind_a_process(name: str, tmp_path: Path) -> None:
     "words", [["nosuch"], ["--nosuch"], ["\udcff"], [""], ["adapt", "nosuch"], ["peers", "nosuch"]]
 )
 def test_garbage_in_place_of_a_command(words: list[str], tmp_path: Path) -> None:
-    ends(words, tmp_path, after_s=REFUSES_S).expect_refusal("nosuch", "No such command")
+    ends(words, tmp_path, after_s=REFUSES_S).expect_refusal("nosuch", "no command")
