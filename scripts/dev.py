@@ -68,6 +68,7 @@ def times(words: Sequence[str]) -> None:
 
 def build_preset(words: Sequence[str]) -> int:
     preset = words[0] if words else "release"
+    build.expect_preset(preset)
     build.prepare(*(["test"] if preset != "musl" else []), *([preset] if preset in ("clang", "musl") else []))
     return 0 if build.whole(preset) else 1
 
@@ -156,8 +157,11 @@ def _package(kind: str, tally: Tally) -> None:
 
 
 def clean(words: Sequence[str]) -> None:
-    if (ROOT / "build").exists():
-        shutil.rmtree(ROOT / "build")
+    folder = ROOT / "build"
+    if folder.is_symlink():
+        raise Stop(f"{folder} is a link, and what it leads to may be somebody else's: remove it yourself")
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def show_help(words: Sequence[str]) -> None:
@@ -180,6 +184,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 }
 
 
+NO_HELP_OF_THEIR_OWN = ("fuzz", "package")
 MOST_WORDS = {"test": 1, "times": 0, "build": 1, "lint": 0, "fmt": 0, "clean": 0, "help": 0}  # after these commands
 LABORATORY = ("demo", "bench", "lab")  # what is told before these goes to standard error: their output is hakmem's
 ASK_HELP = {"-h", "--help"}
@@ -191,12 +196,12 @@ def _interrupt(number: int, _: object) -> None:
 
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Two of them would build the same files. The lock ends at the latest where the process becomes another program."""
+    """Two of them would build the same files. A demo or a benchmark holds the lock until its end."""
     if name == "help" or steps.ALONE in os.environ:
         yield
         return
-    (ROOT / "build").mkdir(exist_ok=True)
-    with open(ROOT / "build" / "lock", "ab") as lock:
+    with open(ROOT / ".dev.lock", "ab") as lock:  # not in build/, which `clean` removes
+        os.set_inheritable(lock.fileno(), name in ("demo", "bench"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -206,7 +211,7 @@ def _alone(name: str) -> Iterator[None]:
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    if name in ASK_HELP or name in MOST_WORDS and ASK_HELP.intersection(words):
+    if name in ASK_HELP or name in (*MOST_WORDS, *NO_HELP_OF_THEIR_OWN) and ASK_HELP.intersection(words):
         name, words = "help", []
     if name not in COMMANDS:
         raise Stop(f"there is no {name}; try ./dev help")
@@ -221,6 +226,7 @@ def _run(name: str, words: Sequence[str]) -> int:
 def main(words: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    steps.leave_out(os.environ)
     name, *rest = words or ["help"]
     try:
         status = _run(name, rest)

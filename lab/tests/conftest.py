@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 
 import pytest
+from development import steps
 
 # Whoever starts the tests in the background of a shell has Ctrl-C ignored, by nohup the end of a terminal, and every
 # process below inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# A hook of git's that runs the tests has variables that name its repository: tests make some of their own.
+steps.leave_out(os.environ)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -67,8 +67,73 @@ def test_what_it_does_not_know_is_a_line(capsys: pytest.CaptureFixture[str]) -> 
         assert re.fullmatch(r"dev: \w+ takes (nothing more|one word); not .+\n", capsys.readouterr().err)
 
 
+def test_a_preset_is_no_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A build of another folder is removed: that of a clone that was moved, and no other one."""
+    foreign = tmp_path / "build"
+    foreign.mkdir()
+    (foreign / "CMakeCache.txt").write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n")
+    for preset in (str(foreign), os.path.relpath(foreign, ROOT / "build"), "..", "base", ""):
+        assert dev.main(["build", preset]) == 2
+        assert f"dev: there is no preset {preset}; there are release " in capsys.readouterr().err
+        with pytest.raises(Stop):
+            build.whole(preset)
+    assert (foreign / "CMakeCache.txt").exists() and (ROOT / "README.md").exists()
+
+
+def test_nothing_of_the_caller_s_leads_elsewhere_or_leaves_out_tests() -> None:
+    """git sets some of these for its hooks: a test that makes a repository would write into the developer's."""
+    mine = {"PATH": "/bin", "GIT_AUTHOR_NAME": "me", "PIP_INDEX_URL": "x", "GIT_CONFIG_GLOBAL": "/dev/null"}
+    local = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
+    others = [*local.stdout.split(), "GIT_NAMESPACE", "PIP_USER", "PIP_TARGET", "PIP_DRY_RUN", "PYTEST_ADDOPTS"]
+    environment = mine | dict.fromkeys(others, "1")
+    steps.leave_out(environment)
+    assert environment == mine | {"PYTHONUTF8": "1"}
+    assert not any(steps.OTHERS.fullmatch(name) for name in os.environ)  # by conftest.py
+
+
+def test_a_path_that_no_preload_can_name_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(testing, "ROOT", tmp_path / "a b")
+    monkeypatch.setattr(build, "prepare", lambda *groups: pytest.fail("it began"))
+    with pytest.raises(Stop, match="a b; clone to another folder"):
+        testing.run("")
+
+
+def test_clean_keeps_what_others_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And follows no link."""
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.delenv(steps.ALONE, raising=False)
+    (tmp_path / "build" / "some").mkdir(parents=True)
+    assert dev.main(["clean"]) == 0 and not (tmp_path / "build").exists()
+    assert (tmp_path / ".dev.lock").exists()
+    (tmp_path / "else").mkdir()
+    (tmp_path / "build").symlink_to("else")
+    assert dev.main(["clean"]) == 2 and (tmp_path / "else").exists()
+
+
+def test_an_environment_whose_python_was_replaced_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / "venv")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    assert environment._is_here()
+    (library,) = (tmp_path / "venv" / "lib").glob("python3.*")
+    library.rename(library.with_name("python3.1"))  # as if the links led to another version now
+    assert not environment._is_here()
+    (tmp_path / "venv" / "bin" / "python").unlink()
+    assert not environment._is_here()
+
+
+def test_why_pip_failed_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    log = tmp_path / "pip.log"
+    log.write_text("Collecting x\nERROR: Can not perform a '--user' install.\nhint\n")
+    assert environment._why(log) == ": ERROR: Can not perform a '--user' install. (pip.log tells more)"
+    log.write_text("")
+    assert environment._why(log) == "; pip.log is empty: is the disk full?"
+
+
 def test_help_is_shown_after_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["clean", "--help"], ["test", "-h"], ["-h"], []):
+    for words in (["clean", "--help"], ["test", "-h"], ["fuzz", "--help"], ["package", "-h"], ["-h"], []):
         assert dev.main(words) == 0 and capsys.readouterr().out == f"{dev.HELP}\n"
 
 
@@ -137,7 +202,10 @@ def clone(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     script = tmp_path / "scripts" / "dev.py"
     waits = ["sh", "-c", "until [ -e end ]; do sleep 0.01; done"]
-    parts = ("build.prepare = lambda *groups: None", f"build.whole = lambda preset: steps.step(preset, {waits})")
+    parts = (
+        "build.prepare = build.expect_preset = lambda *groups: None",
+        f"build.whole = lambda preset: steps.step(preset, {waits})",
+    )
     script.write_text(script.read_text().replace("\nHELP =", "\n".join(["", *parts, "", "HELP ="]), 1))
     return tmp_path
 
@@ -268,7 +336,7 @@ def test_without_a_network_it_says_what_is_missing(
     assert "Could not resolve" not in capsys.readouterr().out
     monkeypatch.setattr(environment, "make", lambda: None)
     monkeypatch.setattr(environment, "PIP", ["false"])
-    with pytest.raises(Stop, match=r"^pip could not install it: is there a network\? logs/pip-install-x.log"):
+    with pytest.raises(Stop, match=r"^pip could not install it; logs/pip-install-x.log is empty"):
         environment.tool("x==1")
 
 

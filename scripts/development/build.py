@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from development import environment, packages
-from development.steps import ROOT, Command, step
+from development.steps import ROOT, Command, Stop, step
 
+PRESETS = Path(__file__).resolve().parents[2] / "CMakePresets.json"
 LEAST = (3, 25)  # CMake's version
 JOBS = len(os.sched_getaffinity(0))
 PROGRAMS = ("hakmem_shared", "hakmem_lab")  # what the demo runs
@@ -25,6 +27,17 @@ def tool(name: str) -> Path:
     if environment.version_of(own / "cmake") < LEAST:
         environment.tool("cmake>=3.25,<4")
     return own / name
+
+
+def presets() -> list[str]:
+    found = json.loads(PRESETS.read_text(encoding="utf-8"))["configurePresets"]
+    return [preset["name"] for preset in found if not preset.get("hidden")]
+
+
+def expect_preset(name: str) -> None:
+    """Stop for a word that is none: it would be the name of a folder."""
+    if name not in presets():
+        raise Stop(f"there is no preset {name}; there are {' '.join(presets())}")
 
 
 def prepare(*groups: str, later: Sequence[str] = ()) -> None:
@@ -47,6 +60,7 @@ def programs(*targets: str) -> bool:
 
 def _expect_here(preset: str) -> None:
     """A clone that was moved or copied is built anew: CMake refuses a build of another folder."""
+    expect_preset(preset)
     cache = ROOT / "build" / preset / "CMakeCache.txt"
     if cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text(encoding="utf-8"):
         shutil.rmtree(cache.parent)

@@ -20,9 +20,13 @@ def make() -> None:
 
 
 def _is_here() -> bool:
-    """Its programs begin with its path: in a clone that was moved or copied they run those of the old one."""
+    """Its programs begin with its path: in a clone that was moved or copied they run those of the old one. After an
+    upgrade of the system's Python it finds nothing that is installed in it."""
     try:
-        return f"{VENV}/bin/python" in (VENV / "bin" / "pip").read_text(encoding="utf-8")
+        if f"{VENV}/bin/python" not in (VENV / "bin" / "pip").read_text(encoding="utf-8"):
+            return False
+        asked: Command = [VENV / "bin" / "python", "-c", "import pip"]
+        return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
     except OSError:
         return False
 
@@ -31,7 +35,16 @@ def pip(title: str, *words: str | Path, settings: tuple[str, ...] = ()) -> None:
     """`settings`: NAME=VALUE, for the package's own build."""
     make()
     if not step(title, [*(["env", *settings] if settings else []), *PIP, *words], tail=0):
-        raise Stop(f"pip could not install it: is there a network? {log_of(title).relative_to(ROOT)} tells more")
+        raise Stop(f"pip could not install it{_why(log_of(title))}")
+
+
+def _why(log: Path) -> str:
+    """In pip's own words."""
+    said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in said if line.startswith("ERROR")]
+    last = (errors or said)[-1:]
+    name = log.relative_to(ROOT)
+    return f": {last[0].strip()[:200]} ({name} tells more)" if last else f"; {name} is empty: is the disk full?"
 
 
 def _made_of(requirements: str) -> str:

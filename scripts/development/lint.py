@@ -16,7 +16,8 @@ CLANG_FORMAT = 14  # versions disagree with each other; this is the oldest of th
 
 def quick(tally: Tally) -> None:
     tally.check("lint", ["python3", "-B", "scripts/lint.py"])
-    tally.check("format", [clang_format(), "--dry-run", "--Werror", "--ferror-limit=1", "--", *_sources()])
+    if not tally.check("format", [clang_format(), "--dry-run", "--Werror", "--ferror-limit=1", "--", *_sources()]):
+        print("./dev fmt formats them")
 
 
 def clang_tidy(tally: Tally) -> None:
@@ -42,12 +43,12 @@ def format_sources() -> bool:
 
 def _sources() -> list[str]:
     """What git has or would take; outside of a checkout all."""
-    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True)
         names = re.findall("[^\0]+", listed.stdout) if listed.returncode == 0 else []
     except OSError:
         names = []
-    folders = ("bench", "include", "lab", "src", "tests")
+    folders = ("bench", "examples", "include", "lab", "packaging", "src", "tests")
     names = names or [str(path.relative_to(ROOT)) for top in folders for path in (ROOT / top).rglob("*")]
     return sorted(name for name in names if name.endswith(FORMATTED) and (ROOT / name).is_file())

@@ -20,7 +20,8 @@ INSTALL = "apt-get install -y --no-install-recommends"
 def _said(*words: str) -> str:
     """What a command prints; nothing where it fails or isn't there."""
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        plain = {**os.environ, "LC_ALL": "C", "LANGUAGE": ""}  # apt translates what it says
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=plain)
     except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""

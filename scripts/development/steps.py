@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -23,11 +23,26 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which somebody ends 
 TAIL = 80  # lines of its output that a failed step shows
 QUIET = re.compile(r"^ *[0-9]+/[0-9]+ .* Passed |^ *Start +[0-9]+: |^[^ ]*/(cc|c\+\+|clang[^ ]*) -")  # but for these
 
+# Variables that would have steps work on something else than this clone, or leave tests out without a word: git's own
+# (it sets them for hooks, and in rebase --exec), pip's and pytest's options.
+OTHERS = re.compile(
+    r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|PREFIX|CONFIG"
+    r"|CONFIG_PARAMETERS|CONFIG_COUNT|GRAFT_FILE|SHALLOW_FILE|IMPLICIT_WORK_TREE|NO_REPLACE_OBJECTS|REPLACE_REF_BASE|INTERNAL_SUPER_PREFIX)"
+    r"|PIP_(USER|TARGET|PREFIX|ROOT|DRY_RUN|REQUIRE_HASHES|NO_DEPS)|PYTEST_ADDOPTS|PYTEST_PLUGINS"
+)
+
 Command = Sequence[str | Path]
 
 
 class Stop(Exception):
     """Something is missing. The message is one line that says what it is, or what to type."""
+
+
+def leave_out(environment: MutableMapping[str, str]) -> None:
+    """Takes OTHERS out of it, and has Python take names of files as UTF-8 in each locale."""
+    for name in [name for name in environment if OTHERS.fullmatch(name)]:
+        del environment[name]
+    environment["PYTHONUTF8"] = "1"
 
 
 def log_of(title: str) -> Path:

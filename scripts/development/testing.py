@@ -96,9 +96,13 @@ def run(option: str) -> int:
     """Exit status 0 when nothing has failed. With CI=true a test that was skipped for want of a package has failed."""
     begin = time.monotonic()
     work, needed, wanted = GROUPS[option]
+    if re.search("[ :]", str(ROOT)):
+        raise Stop(f"LD_PRELOAD can't name a path with a space or a colon in it: {ROOT}; clone to another folder")
     build.prepare(*needed)
     packages.try_to_install(wanted)
     commit, before, tally = _git("rev-parse", "HEAD").strip(), _tree(), Tally()
+    if not commit:
+        print("git tells nothing of this tree: whether the tests change it is not looked at")
     work(tally)
     if changed := _changed(commit, before):
         tally.failed += 1
@@ -121,7 +125,9 @@ def run(option: str) -> int:
 def _git(*words: str) -> str:
     """What it says; nothing where there is no git."""
     try:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-c", f"safe.directory={ROOT}", *words], cwd=ROOT, capture_output=True, text=True
+        ).stdout
     except OSError:
         return ""
 

@@ -16,10 +16,17 @@
 #ifdef STRESS_HAK
 #define HEAP(function) hak_##function
 static void empty_caches(void) { hak_purge(); }
+static int (*find_owns(void))(const void *) { return hak_owns; }
 #else
+#include <dlfcn.h>
 #include <malloc.h>
 #define HEAP(function) function
 static void empty_caches(void) { malloc_trim(0); }
+static int (*find_owns(void))(const void *) {
+    int (*owns)(const void *);
+    *(void **)&owns = dlsym(RTLD_DEFAULT, "hak_owns");
+    return owns;
+}
 #endif
 
 enum { SLOTS = 256, SIZES = 32, THREADS_MAX = 64, CALLS = 400, LIVES = 10 };
@@ -75,6 +82,12 @@ int main(int argc, char **argv) {
     pthread_t ids[THREADS_MAX];
     if (argc > 2) rounds = strtoul(argv[2], NULL, 10);
     if (threads < 1 || threads > THREADS_MAX) return 1;
+    void *block = HEAP(malloc)(1);
+    if (find_owns() == NULL || find_owns()(block) != 1) {
+        fprintf(stderr, "this process does not run on hakmem\n");
+        return 1;
+    }
+    HEAP(free)(block);
     for (int one_life = 0; one_life < LIVES; one_life++) {
         for (int i = 0; i < threads; i++)
             if (pthread_create(&ids[i], NULL, live, (void *)(uintptr_t)(one_life * THREADS_MAX + i + 1)) != 0) return 1;

@@ -17,9 +17,7 @@ static inline void allow_free_memory(void) {
 }
 
 /* Where the background thread's rules are there, which bound what stays: not any more. */
-static inline void lift_bound(void) {
-    hak_atomic_store(&hak_allowance_limit_bytes, HAK_ALLOWANCE_OF_ALL, relaxed);
-}
+static inline void lift_bound(void) { hak_atomic_store(&hak_allowance_limit_bytes, HAK_ALLOWANCE_OF_ALL, relaxed); }
 
 static inline void allow_free_memory_of_programs(void) {
     lift_bound();
