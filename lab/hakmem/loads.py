@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,23 +49,31 @@ def by_command(words: Sequence[str]) -> Talk:
             if time.monotonic() > deadline:
                 raise LabError(f"the service has not started within {START_S:g} s")
             time.sleep(resting.LOOK_S)
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as client:
+        with tempfile.TemporaryFile() as answers:  # a pipe would wait for what the load leaves behind
+            client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=answers, start_new_session=True)
             try:
-                while True:
-                    try:
-                        answers, _ = client.communicate(timeout=LOOK_S)
-                        break
-                    except subprocess.TimeoutExpired:
-                        if not process.is_alive(session):
-                            raise LabError("the service has ended before its load") from None
+                while not _has_ended(client):
+                    if not process.is_alive(session):
+                        raise LabError("the service has ended before its load; it has to stay in the foreground")
             finally:
-                client.kill()
-        if client.returncode:
-            raise LabError(f"the load {words[0]} {process.ending(client.returncode)}")
-        yield answers
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(client.pid, signal.SIGKILL)
+                client.wait()
+            if client.returncode:
+                raise LabError(f"the load {words[0]} {process.ending(client.returncode)}")
+            answers.seek(0)
+            yield answers.read(process.MOST_KEPT)
         _end(session, signal.SIGTERM)
 
     return talk
+
+
+def _has_ended(client: subprocess.Popen[bytes]) -> bool:
+    try:
+        client.wait(LOOK_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _end(session: int, number: int) -> None:

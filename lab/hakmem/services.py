@@ -308,12 +308,13 @@ def cases(names: Sequence[str], place: OneAtWork, rest_s: float) -> tuple[list[S
     """Those of the table that are wanted (all where none is named), and those of them that aren't installed. LabError
     for a name that isn't there."""
     known = {service.program.name: service for service in SERVICES}
+    small = {name.lower(): name for name in known}
     for name in names:
-        if name not in known:
+        if name.lower() not in small:
             raise LabError(f"no service {name!r}; there are {', '.join(known)}")
     ready: list[ServiceCase] = []
     missing: list[Program] = []
-    for name in names or known:
+    for name in dict.fromkeys(small[name.lower()] for name in names or known):
         program, paths = known[name].program, programs.installed(known[name].program)
         if paths is None:
             missing.append(program)

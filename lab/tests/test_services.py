@@ -180,6 +180,17 @@ def test_a_service_of_ones_own_is_loaded_and_left_alone(tmp_path: Path) -> None:
     assert head[1:4] == ["after", "its", "rest"] and 30 < float(row[1]) < 60 and row[2] == "MiB"
 
 
+def test_what_a_load_leaves_behind_is_not_waited_for() -> None:
+    start = time.monotonic()
+    done = run("--rest", "0", "--with", "glibc", "--load", "sh -c 'sleep 1000 & echo done'", "--", "sleep", "1000")
+    assert done.returncode == 0 and time.monotonic() - start < 500
+
+
+def test_a_service_is_named_once_in_any_letters() -> None:
+    found, missing = services.cases(["Python", "python", "PYTHON"], resting.OneAtWork(), 1)
+    assert [one.name for one in (*found, *missing)] == ["Python"]
+
+
 @pytest.mark.parametrize(
     ("load", "service", "said"),
     [

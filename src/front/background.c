@@ -26,8 +26,9 @@ enum {
     MOST_WAIT_MS = 1000,   /* until it looks whether the program is alone again */
     LOOKS_ALONE =
         2, /* in a row, to end: programs that begin and end threads all the time don't begin and end this one */
-    REST_MS = 8000,                  /* without a miss, to end in a program with one thread that works in bursts */
-    BURST_BYTES = 2 << 20,           /* used again since the last rest, to begin in one */
+    REST_MS = 8000,        /* without a miss, to end in a program with one thread that works in bursts */
+    ALONE_MS = 10000,      /* after it was ended amid bursts, until it may begin again in a program with one thread */
+    BURST_BYTES = 2 << 20, /* used again since the last rest, to begin in one */
     SMALL_ALLOWANCE_BYTES = 1 << 20, /* that may stay for ever in a program with one thread; */
     HEAP_SHARE = 16, /* that may stay where no thread may give it back, from LEAST_ALONE_BYTES to MOST_ALONE_BYTES */
     LEAST_ALONE_BYTES = 2 << 20,
@@ -92,6 +93,15 @@ static bool is_always_wanted(void) {
 /* The program with one thread says what it asks the kernel for (hak_background_yield). */
 static HAK_ATOMIC(bool) may_begin_alone;
 
+/* A program that forks or changes its user in each burst would begin and end a thread each time. 0: never so far. */
+static HAK_ATOMIC(uint64_t) alone_until_ms;
+
+static bool may_watch_alone(void) {
+    if (!hak_atomic_load(&may_begin_alone, relaxed)) return false;
+    uint64_t until_ms = hak_atomic_load(&alone_until_ms, relaxed);
+    return until_ms == 0 || hak_os_clock_ms() >= until_ms;
+}
+
 /* hak_pages_reused when the program rested last: all that was free had gone back. */
 static HAK_ATOMIC(uint64_t) reused_at_rest;
 
@@ -100,7 +110,7 @@ static HAK_ATOMIC(uint64_t) reused_at_rest;
 static bool works_in_bursts(void) {
     uint64_t pages = hak_atomic_load(&hak_pages_reused, relaxed) - hak_atomic_load(&reused_at_rest, relaxed);
     if (pages * hak_os_page_bytes() < BURST_BYTES || hak_knob_is_highest(dirty_limit_bytes)) return false;
-    return has_threads() || hak_atomic_load(&may_begin_alone, relaxed);
+    return has_threads() || may_watch_alone();
 }
 
 /* It takes new ones to begin the thread again. */
@@ -354,7 +364,7 @@ static bool is_due(void) {
     bool is_asked_from_outside = hak_service_is_asked() || hak_meter_wants_thread();
     bool is_set = setting == 1 || hak_service_is_wanted(), is_allowed = setting != 0 && (is_set || !is_malloc_wrapped);
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
-    bool may_begin = is_allowed && skip == 0 && (is_set || has_threads() || hak_atomic_load(&may_begin_alone, relaxed));
+    bool may_begin = is_allowed && skip == 0 && (is_set || has_threads() || may_watch_alone());
     bound_allowance(may_begin);
     if (!is_allowed || !(is_set || has_threads() || is_asked_from_outside || works_in_bursts())) return false;
     if (skip > 0) {
@@ -488,14 +498,16 @@ void hak_background_thread_ended(void) {
 
 void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_began_filtered(), relaxed); }
 
-/* What a program has free when it forks stays for the next burst, unless it is more than stays without the thread. */
+/* What a program has free stays for the next burst, unless it is more than stays without the thread, or there will be
+ * none any more. */
 void hak_background_yield(enum hak_yield why) {
     bool is_own_memory = !is_borrowed() || is_unknown_child(); /* a child of vfork asks for itself */
     if (why == HAK_YIELD_FOR_GOOD && is_own_memory) hak_atomic_store(&may_begin_alone, false, relaxed);
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
     if (state == HAK_BACKGROUND_NONE || is_borrowed() || hak_background_is_starting) return;
     if (has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
-    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_TO_FORK ? MOST_ALONE_BYTES : 0, relaxed);
+    hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_FOR_GOOD ? 0 : MOST_ALONE_BYTES, relaxed);
+    if (state != HAK_BACKGROUND_ENDED) hak_atomic_store(&alone_until_ms, hak_os_clock_ms() + ALONE_MS, relaxed);
     if (end_and_join()) hak_os_wait_until_gone(ended_id);
 }
 
@@ -508,6 +520,7 @@ void hak_background_begin(void) {
 }
 
 void hak_background_after_fork(void) {
+    hak_atomic_store(&alone_until_ms, 0, relaxed);
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&hak_background_pays, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);

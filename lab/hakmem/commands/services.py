@@ -52,16 +52,16 @@ def command(
 
     MariaDB, PostgreSQL, Redis, a Python web service, Pillow, node, Ruby, Java, a C++ pool and pandas. Those that are
     not installed are named and left out. Each gets the same work in every run, and its answers must be the same. A
-    server runs in a folder of its own, as its package's user where you are root, and is ended whatever happens.
+    server runs in a folder of its own, as its package's user where you are root, and ends with this command.
 
     The figures are of anonymous memory: what is in the processes and in no file, each page once. The peak and the mean
     are those of five looks a second. A round of all ten takes some ten minutes, with all allocators.
 
     With -- COMMAND and --load, the same for a service of your own: it is started, loaded, left alone, and ended by
-    SIGTERM. The load has to try again until the service takes connections.
+    SIGTERM. It has to stay in the foreground. The load has to try again until the service takes connections.
 
-    Exit status: 0 when all was compared, 1 when a service failed under an allocator, 77 when none is installed, 130
-    when interrupted: services that all allocators have finished are shown.
+    Exit status: 0 when all was compared, 1 when a service failed under some allocators, 2 under all, 77 when none is
+    installed, 130 when interrupted: services that all allocators have finished are shown.
     """
     from hakmem import allocators, ledger, machine, measure, process, progress, resting, services
 

@@ -756,7 +756,9 @@ static void stays_between_bursts(void **state) {
 }
 
 static void end_it(void) {
-    if (thread_state() == HAK_BACKGROUND_ENDING) hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, relaxed);
+    if (thread_state() != HAK_BACKGROUND_ENDING) return;
+    hak_atomic_store(&hak_background_pays, 0, relaxed);
+    hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, relaxed);
 }
 
 /* Before the program asks for what a process with two threads can't have. */
@@ -768,6 +770,7 @@ static void yields(void **state) {
     hak_background_yield(HAK_YIELD);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE); /* joined */
     fake_os.thread = NULL;
+    fake_os.clock_ms += 10000;
     begin_in_bursts();
     hak_background_yield(HAK_YIELD_FOR_GOOD);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
@@ -775,6 +778,33 @@ static void yields(void **state) {
     work_in_bursts();
     assert_null(fake_os.thread);
     fake_os.at_wait = NULL;
+}
+
+/* Who asks the kernel in each burst has no thread in each of them: what may stay is what stays without one. A child has
+ * not asked. */
+static void is_alone_for_a_while(void **state) {
+    (void)state;
+    begin_in_bursts();
+    fake_os.at_wait = end_it;
+    hak_background_yield(HAK_YIELD);
+    fake_os.at_wait = NULL;
+    fake_os.thread = NULL;
+    fake_os.clock_ms += 9000;
+    work_in_bursts();
+    assert_null(fake_os.thread);
+    assert_in_range(free_units(), 2 * HAK_MIB / HAK_UNIT_BYTES, 5 * HAK_MIB / HAK_UNIT_BYTES);
+    fake_os.clock_ms += 1001;
+    work_in_bursts();
+    assert_non_null(fake_os.thread);
+    fake_os.at_wait = end_it;
+    hak_background_yield(HAK_YIELD_TO_FORK);
+    fake_os.at_wait = NULL;
+    fake_os.thread = NULL;
+    work_in_bursts();
+    assert_null(fake_os.thread);
+    hak_background_after_fork();
+    work_in_bursts();
+    assert_non_null(fake_os.thread);
 }
 
 static void ask_it_to_end(void) { hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed); }
@@ -788,6 +818,7 @@ static void yields_once(void **state) {
     hak_background_yield(HAK_YIELD);
     fake_os.at_wait = NULL;
     fake_os.thread = NULL;
+    fake_os.clock_ms += 10000;
     begin_in_bursts();
     uint64_t before = free_units();
     assert_true(before > 8 * HAK_MIB / HAK_UNIT_BYTES);
@@ -901,5 +932,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
           cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields), cmocka_unit_test(yields_once),
-          cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
-          cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
+          cmocka_unit_test(is_alone_for_a_while), cmocka_unit_test(does_not_yield_while_it_starts),
+          cmocka_unit_test(does_not_yield_to_threads), cmocka_unit_test(keeps_little_without_it),
+          cmocka_unit_test(keeps_next_to_nothing_before_it))
