@@ -775,6 +775,7 @@ static void yields(void **state) {
     hak_background_yield(HAK_YIELD_FOR_GOOD);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
     fake_os.thread = NULL;
+    fake_os.clock_ms += 10000;
     work_in_bursts();
     assert_null(fake_os.thread);
     fake_os.at_wait = NULL;
