@@ -816,11 +816,12 @@ static void yields_once(void **state) {
     (void)state;
     begin_in_bursts();
     fake_os.at_wait = end_it;
-    hak_background_yield(HAK_YIELD);
+    hak_background_yield(HAK_YIELD_FOR_GOOD);
     fake_os.at_wait = NULL;
     fake_os.thread = NULL;
-    fake_os.clock_ms += 10000;
-    begin_in_bursts();
+    hak_heap_acquire(); /* a thread of the program's */
+    work_in_bursts();
+    assert_non_null(fake_os.thread);
     uint64_t before = free_units();
     assert_true(before > 8 * HAK_MIB / HAK_UNIT_BYTES);
     run(1, ask_it_to_end);
