@@ -30,9 +30,7 @@ enum {
     ALONE_MS = 10000,      /* after it was ended amid bursts, until it may begin again in a program with one thread */
     BURST_BYTES = 2 << 20, /* used again since the last rest, to begin in one */
     SMALL_ALLOWANCE_BYTES = 1 << 20, /* that may stay for ever in a program with one thread; */
-    HEAP_SHARE = 16, /* that may stay where no thread may give it back, from LEAST_ALONE_BYTES to MOST_ALONE_BYTES */
-    LEAST_ALONE_BYTES = 2 << 20,
-    MOST_ALONE_BYTES = 16 << 20, /* also when a program forks in a burst */
+    MOST_ALONE_BYTES = 16 << 20,     /* where no thread may give it back, and when a program forks in a burst */
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
     SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
@@ -344,16 +342,9 @@ static bool is_large(void) {
     return heap_bytes() >= LEAST_BYTES;
 }
 
-/* A small process may be one of many: of a pool of connections, say. */
-static uint64_t may_stay_alone(void) {
-    uint64_t bytes = heap_bytes() / HEAP_SHARE;
-    if (bytes < LEAST_ALONE_BYTES) return LEAST_ALONE_BYTES;
-    return bytes < MOST_ALONE_BYTES ? bytes : MOST_ALONE_BYTES;
-}
-
 /* What may stay, as far as this changes it. */
 static void bound_allowance(bool may_begin) {
-    uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : may_stay_alone();
+    uint64_t bytes = may_begin ? SMALL_ALLOWANCE_BYTES : MOST_ALONE_BYTES;
     uint64_t told = hak_atomic_load(&hak_allowance_limit_bytes, relaxed);
     if (HAK_UNLIKELY(told != bytes && told != HAK_ALLOWANCE_OF_ALL))
         hak_atomic_store(&hak_allowance_limit_bytes, bytes, relaxed);

@@ -30,7 +30,7 @@ MOST_SHARE, MOST_KIB = 1.10, 1024
 THREAD_KIB = 192  # a sleeping thread keeps a block of each size that it has used
 TABLES_SHARE = 256  # of bursts above 128 MiB: records of units stay
 LOCKED_KIB = 16 * 1024  # the kernel brings in all of a new mapping, also what no block has used yet
-ALONE_KIB = 2 * 1024  # that may stay where no thread of hakmem's can begin; a sixteenth of a larger heap
+ALONE_KIB = 16 * 1024  # that may stay where no thread of hakmem's can begin
 LAST_SLABS_KIB = 768  # of one burst in one thread: the last slab of each class stays, and a medium one has many pages;
 # a copy only frees what its parent has used
 
@@ -75,7 +75,7 @@ class Row:
                     return f"{self}: {line}"
                 resident, limit = int(words[1]), int(words[3])
                 tables = self.mib * 1024 / TABLES_SHARE if self.mib > 128 else 0
-                alone = max(ALONE_KIB, self.mib * 1024 / 16) if self.background == "0" else 0
+                alone = ALONE_KIB if self.background == "0" else 0
                 locked = LOCKED_KIB if self.place == "locked" else 0
                 is_single = self.threads == 0 and (self.times == 1 and self.kind == "medium" or self.place == "copied")
                 slabs = LAST_SLABS_KIB if is_single else 0
