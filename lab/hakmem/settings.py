@@ -19,9 +19,7 @@ _KNOB = re.compile(
     r"^ *(?P<name>\w+) *= \d+ \(default (?P<default>\d+), (?P<lowest>\d+) to (?P<highest>\d+)\): (?P<meaning>.*)$",
     re.MULTILINE,
 )
-_EXPECTED = re.compile(
-    rf"^hakmem: setting {PREFIX}(\w+)=.* ignored: expected (.*?)(?:; there is no knob .*)?$", re.MULTILINE
-)
+_EXPECTED = re.compile(rf"^hakmem: setting {PREFIX}(\w+)=.* ignored: expected (.*)$", re.MULTILINE)
 FILES = {  # any word is one's name
     "METRICS_FILE": "none, or the name of a file",
     "POLICY": "none, auto, or the name of a file",
@@ -58,7 +56,7 @@ def _rows(library: Path) -> list[dict[str, str]]:
 def listed(library: Path) -> list[Setting]:
     """What values they take, the library says of a wrong one."""
     rows = _rows(library)
-    wrong = {PREFIX + row["name"]: "?" for row in rows if row["name"] not in FILES}
+    wrong = {PREFIX + row["name"]: "=" for row in rows if row["name"] not in FILES}
     values = {"HELP": "0 or 1", **FILES}
     values |= dict(_EXPECTED.findall(_said(library, wrong)))
     return [Setting(**row, values=values[row["name"]]) for row in rows]

@@ -30,7 +30,7 @@ enum {
     ALONE_MS = 10000,      /* after it was ended amid bursts, until it may begin again in a program with one thread */
     BURST_BYTES = 2 << 20, /* used again since the last rest, to begin in one */
     SMALL_ALLOWANCE_BYTES = 1 << 20, /* that may stay for ever in a program with one thread; */
-    MOST_ALONE_BYTES = 16 << 20,     /* where no thread may give it back, and when a program forks in a burst */
+    MOST_ALONE_BYTES = 16 << 20,     /* where no thread may give it back, and when it is ended amid bursts */
     MISSES_AFTER_REFUSAL = 1 << 16,
     FEW_MISSES = 1000,             /* in a period: what the program does costs more than a purge */
     SWEEP_SUPER_SLABS = 256,       /* at most, in a period: 512 MiB, less than a ms where there is nothing to do; */
@@ -330,16 +330,11 @@ static void try_to_join(void) {
     if (take_ended()) leave_ended(hak_os_try_join_thread(ended_thread) ? HAK_BACKGROUND_NONE : HAK_BACKGROUND_ENDED);
 }
 
-/* SuperSlabs, and objects with mappings of their own, kept ones included. */
-static uint64_t heap_bytes(void) {
-    return hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES + hak_atomic_load(&hak_mapping_bytes, relaxed) +
-           hak_mapping_cache_bytes();
-}
-
-/* Memory enough to be worth the thread. */
+/* Memory enough to be worth the thread: SuperSlabs, and objects with mappings of their own, kept ones included. */
 static bool is_large(void) {
     enum { LEAST_BYTES = 8 << 20 };
-    return heap_bytes() >= LEAST_BYTES;
+    uint64_t bytes = hak_region_count_super_slabs() * HAK_SUPER_SLAB_BYTES;
+    return bytes + hak_atomic_load(&hak_mapping_bytes, relaxed) + hak_mapping_cache_bytes() >= LEAST_BYTES;
 }
 
 /* What may stay, as far as this changes it. */

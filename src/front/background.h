@@ -73,9 +73,9 @@ void hak_background_begin(void);
  * may make, and one with two may not, or not with what it is to do for all of them. So it may have hakmem's. */
 void hak_background_watch(void);
 
-/* Ends the thread that works for a program with one thread, and gives back what is free. FOR_GOOD: it has none any
- * more. */
-enum hak_yield { HAK_YIELD, HAK_YIELD_TO_FORK, HAK_YIELD_FOR_GOOD };
+/* Ends the thread that works for a program with one thread; what is free goes back if it is more than 16 MiB, and none
+ * begins for ten seconds. FOR_GOOD: all that is free goes back, and none begins any more. */
+enum hak_yield { HAK_YIELD, HAK_YIELD_FOR_GOOD };
 void hak_background_yield(enum hak_yield why);
 
 /* In a child after fork: there is no such thread. */

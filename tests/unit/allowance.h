@@ -16,11 +16,9 @@ static inline void allow_free_memory(void) {
     hak_allowance_look(0);
 }
 
-/* Where the background thread's rules are there, which bound what stays: not any more. */
-static inline void lift_bound(void) { hak_atomic_store(&hak_allowance_limit_bytes, HAK_ALLOWANCE_OF_ALL, relaxed); }
-
+/* The same where the background thread's rules are there, which bound it. */
 static inline void allow_free_memory_of_programs(void) {
-    lift_bound();
+    hak_atomic_store(&hak_allowance_limit_bytes, HAK_ALLOWANCE_OF_ALL, relaxed);
     allow_free_memory();
 }
 

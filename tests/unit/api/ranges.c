@@ -36,7 +36,7 @@ static void check_and_free_all(uint32_t count) {
 /* Blocks of every kind, most of them beyond the first range: found, asked for their size, resized, freed. */
 static void blocks_in_further_ranges(void **state) {
     (void)state;
-    allow_free_memory_of_programs();
+    allow_free_memory();
     fake_os.window_room = ONE_SUPER_SLAB_ROOM;
     uint32_t count = 0, beyond = 0;
     uint64_t random = 1;

@@ -310,7 +310,6 @@ static void idle_memory_is_looked_for(void **state) {
 static void learns_without_releases(void **state) {
     (void)state;
     static void *large[32];
-    lift_bound();
     fake_os.clock_ms = 1000;
     for (int i = 0; i < 32; i++) large[i] = hak_malloc(HAK_MIB);
     for (int i = 0; i < 32; i++) hak_free(large[i]);

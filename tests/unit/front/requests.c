@@ -97,7 +97,7 @@ static void statistics(void **state) {
 
 static void purging(void **state) {
     (void)state;
-    allow_free_memory_of_programs();
+    allow_free_memory();
     static void *blocks[10000];
     for (int i = 0; i < 10000; i++) blocks[i] = hak_malloc(1000);
     for (int i = 0; i < 10000; i++) hak_free(blocks[i]);

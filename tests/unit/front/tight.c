@@ -288,7 +288,6 @@ static void all_goes_back(void **state) {
 static void urgent(void **state) {
     (void)state;
     start(10);
-    lift_bound();
     hak_free(hak_malloc(50 * HAK_MIB));
     hak_free(hak_malloc(30 * HAK_MIB));
     look_at(10);
@@ -357,7 +356,6 @@ static void look_late_by(size_t bytes) {
 static void outrun(void **state) {
     (void)state;
     start(10);
-    lift_bound();
     hak_free(hak_malloc(30 * HAK_MIB));
     hak_heap_acquire();
     fill(100000, 1000);

@@ -1,5 +1,4 @@
 /* pool/shrink.h: without a background thread, what a thread frees goes back in its own calls; what it uses again stays. */
-#include "allowance.h"
 #include "heap_fixture.h"
 
 #include "front/front.h"
@@ -93,7 +92,6 @@ static void after_vain_rounds(void **state) {
 /* Rent or buy: it pays once or twice for page faults. */
 static void used_again(void **state) {
     (void)state;
-    lift_bound();
     for (int i = 0; i < 3; i++) {
         fill();
         empty(0);
@@ -108,7 +106,6 @@ static void used_again(void **state) {
 /* The same where slabs go back with holes that went back before. */
 static void used_again_in_any_order(void **state) {
     (void)state;
-    lift_bound();
     for (int i = 0; i < 5; i++) {
         fill();
         shuffle();
