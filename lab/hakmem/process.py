@@ -771,8 +771,9 @@ def prove_takeover(done: Run, name: str, allocator: Allocator) -> None:
             f"{name} became a program without a proof of its allocator ({why}): no figure of it under {allocator.name}"
         )
     if os.path.basename(root.program) in STARTERS and len(own) == len(done.processes):
+        ended = f"; {done.how_it_ended(name)}" if done.status else ""
         raise TakeoverError(
-            f"{name} started no program that left a proof of its allocator: no figure under {allocator.name}"
+            f"{name} started no program that left a proof of its allocator: no figure under {allocator.name}{ended}"
         )
 
 

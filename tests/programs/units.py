@@ -162,6 +162,7 @@ def settings_to_try(name: str) -> Iterator[tuple[str, seccomp.Settings]]:
     own = settings_of(HARDENED)
     if name == "postgres":
         del own["MemoryDenyWriteExecute"]  # it compiles expressions while it runs
+        own["SystemCallFilter"].append("chroot")  # chroot(1) makes it its user's
     yield "@system-service", own
 
 
