@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -102,6 +103,7 @@ SERVICES = _Names(_services)
 CASES = _Names(_cases)
 TRACES = _Names(_traces, or_files=True)
 PID = _Pid()
+NAMES = "allocators with commas between, NAME=PATH, all, packaged"
 
 # --set, as argument settings.
 settings_option = click.option(
@@ -112,3 +114,8 @@ settings_option = click.option(
     type=SETTINGS,
     help="A setting of hakmem, without HAKMEM_.",
 )
+
+
+def allocators_option(described: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--with, as argument names."""
+    return click.option("--with", "names", multiple=True, metavar="NAMES", type=ALLOCATORS, help=described)

@@ -28,7 +28,6 @@ Talk = Callable[[Values], Iterator[bytes]]
 START_S = 60.0  # until a database answers
 LOOK_S = 0.5  # at whether a service is still there
 END_S = 30.0  # until a service has ended, once it was asked to
-ENDED_BY = (0, -signal.SIGTERM, 128 + signal.SIGTERM)  # statuses of one that was asked to end
 
 
 def by_itself(values: Values) -> Iterator[bytes]:
@@ -44,11 +43,7 @@ def by_command(words: Sequence[str]) -> Talk:
 
     def talk(values: Values) -> Iterator[bytes]:
         session = int(values["session"])
-        deadline = time.monotonic() + START_S
-        while process.command_in(session) is None and process.is_alive(session):
-            if time.monotonic() > deadline:
-                raise LabError(f"the service has not started within {START_S:g} s")
-            time.sleep(resting.LOOK_S)
+        process.await_command(session)
         with tempfile.TemporaryFile() as answers:  # a pipe would wait for what the load leaves behind
             client = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=answers, start_new_session=True)
             try:

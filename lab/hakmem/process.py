@@ -52,6 +52,8 @@ C_LIBRARY = re.compile(r"^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*|libc\.so|libc\
 
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
+ENDED_BY = (0, -signal.SIGTERM, 128 + signal.SIGTERM)  # statuses of a service that was asked to end
+START_S = 10  # until launch has started the command
 MOST_KEPT = 64 << 20  # bytes of each output
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LEAST_ROOM = 1 << 20  # bytes for what a run says of itself
@@ -583,6 +585,16 @@ def command_in(session: int) -> int | None:
         if one.session == session and parent is not None and parent.name == "launch" and one.name != "launch":
             return pid
     return None
+
+
+def await_command(session: int) -> int | None:
+    """The process that launch starts in a session, once it is there; None where it has ended already."""
+    deadline = time.monotonic() + START_S
+    while (pid := command_in(session)) is None and is_alive(session):
+        if time.monotonic() > deadline:
+            raise RunError(f"the command has not started within {START_S} s")
+        time.sleep(0.01)
+    return pid
 
 
 def tree(pid: int) -> list[int]:

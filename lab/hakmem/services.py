@@ -31,7 +31,6 @@ from hakmem.resting import OneAtWork
 
 REST_S = 20.0
 LOOK_S = 0.2
-START_S = 10.0  # until a service's process is there
 REST, PEAK, MEAN, END = (f"{name}_anonymous_bytes" for name in ("rest", "peak", "mean", "end"))
 COLUMNS = ("allocator", "after its rest", "peak", "mean", "end of work", "faults", "CPU time", "rest / lowest")
 METRICS = (REST, PEAK, MEAN, END, "minor_faults", "cpu_s")
@@ -295,7 +294,7 @@ class OwnCase(CommandCase):
             told.append(_held(values, loads.by_command(self.load), variant.allocator, self.place, self.rest_s))
 
         run = process.run(self.command, variant.allocator, variant.settings, drive=drive, timeout_s=loads.END_S)
-        if run.status not in loads.ENDED_BY:
+        if run.status not in process.ENDED_BY:
             raise LabError(run.how_it_ended(self.command[0]))
         process.prove_takeover(run, self.command[0], variant.allocator)
         digest = hashlib.sha256(told[0].answers).hexdigest()[:16]

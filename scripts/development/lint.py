@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from development import environment
-from development.steps import ROOT, Tally
+from development.steps import ROOT, Tally, listed
 
 FORMATTED = (".c", ".h", ".cpp", ".hpp")
 CLANG_FORMAT = 14  # versions disagree with each other; this is the oldest of the systems we build on
@@ -43,12 +42,7 @@ def format_sources() -> bool:
 
 def _sources() -> list[str]:
     """What git has or would take; outside of a checkout all."""
-    git = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True)
-        names = re.findall("[^\0]+", listed.stdout) if listed.returncode == 0 else []
-    except OSError:
-        names = []
+    names = listed()
     folders = ("bench", "examples", "include", "lab", "packaging", "src", "tests")
     names = names or [str(path.relative_to(ROOT)) for top in folders for path in (ROOT / top).rglob("*")]
     return sorted(name for name in names if name.endswith(FORMATTED) and (ROOT / name).is_file())

@@ -27,7 +27,8 @@ QUIET = re.compile(r"^ *[0-9]+/[0-9]+ .* Passed |^ *Start +[0-9]+: |^[^ ]*/(cc|c
 # (it sets them for hooks, and in rebase --exec), pip's and pytest's options.
 OTHERS = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|PREFIX|CONFIG"
-    r"|CONFIG_PARAMETERS|CONFIG_COUNT|GRAFT_FILE|SHALLOW_FILE|IMPLICIT_WORK_TREE|NO_REPLACE_OBJECTS|REPLACE_REF_BASE|INTERNAL_SUPER_PREFIX)"
+    r"|CONFIG_PARAMETERS|CONFIG_COUNT|GRAFT_FILE|SHALLOW_FILE|IMPLICIT_WORK_TREE|NO_REPLACE_OBJECTS"
+    r"|REPLACE_REF_BASE|INTERNAL_SUPER_PREFIX)"
     r"|PIP_(USER|TARGET|PREFIX|ROOT|DRY_RUN|REQUIRE_HASHES|NO_DEPS)|PYTEST_ADDOPTS|PYTEST_PLUGINS"
 )
 
@@ -43,6 +44,21 @@ def leave_out(environment: MutableMapping[str, str]) -> None:
     for name in [name for name in environment if OTHERS.fullmatch(name)]:
         del environment[name]
     environment["PYTHONUTF8"] = "1"
+
+
+def git(*words: str) -> str:
+    """What it says of this clone; nothing where it fails, or where there is none."""
+    command = ["git", "-c", f"safe.directory={ROOT}", *words]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def listed() -> list[str]:
+    """Files that git has or would take."""
+    return re.findall("[^\0]+", git("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
 
 
 def log_of(title: str) -> Path:

@@ -6,12 +6,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from development import build, environment, junit, lint, packages
-from development.steps import ALONE, LOGS, ROOT, Command, Stop, Tally
+from development.steps import ALONE, LOGS, ROOT, Command, Stop, Tally, git, listed
 
 WANTING = re.compile(r"not installed|Debian's package|apt-get install")  # a test was skipped for want of a package
 TIMES = ("<!-- times -->\n", "<!-- /times -->")  # in CONTRIBUTING.md, around the table
@@ -100,7 +99,7 @@ def run(option: str) -> int:
         raise Stop(f"LD_PRELOAD can't name a path with a space or a colon in it: {ROOT}; clone to another folder")
     build.prepare(*needed)
     packages.try_to_install(wanted)
-    commit, before, tally = _git("rev-parse", "HEAD").strip(), _tree(), Tally()
+    commit, before, tally = git("rev-parse", "HEAD").strip(), _tree(), Tally()
     if not commit:
         print("git tells nothing of this tree: whether the tests change it is not looked at")
     work(tally)
@@ -122,20 +121,9 @@ def run(option: str) -> int:
     return 1 if tally.failed else 0
 
 
-def _git(*words: str) -> str:
-    """What it says; nothing where there is no git."""
-    try:
-        return subprocess.run(
-            ["git", "-c", f"safe.directory={ROOT}", *words], cwd=ROOT, capture_output=True, text=True
-        ).stdout
-    except OSError:
-        return ""
-
-
 def _tree() -> dict[str, str]:
     """Files that git has or would take, each with its mode and a hash of what it holds."""
-    names = re.findall("[^\0]+", _git("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
-    files = {name: ROOT / name for name in names if (ROOT / name).is_file()}
+    files = {name: ROOT / name for name in listed() if (ROOT / name).is_file()}
     return {
         name: f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files.items()
     }
@@ -144,7 +132,7 @@ def _tree() -> dict[str, str]:
 def _changed(commit: str, before: Mapping[str, str]) -> list[str]:
     """Files that differ from before, but for those that somebody has committed meanwhile."""
     after = _tree()
-    committed = re.findall("[^\0]+", _git("diff", "--name-only", "-z", commit, "HEAD"))
+    committed = re.findall("[^\0]+", git("diff", "--name-only", "-z", commit, "HEAD"))
     return sorted(name for name in {*before, *after}.difference(committed) if before.get(name) != after.get(name))
 
 

@@ -23,14 +23,7 @@ OF_A_DOSSIER = ("also", "outputs", "client", "idle_s", "gain", "loss")  # parame
     help="counted runs of each  [default: 10; in a dossier more, if it takes more]",
 )
 @click.option("--warmup", type=WholeRange(min=0), default=1, show_default=True, help="runs of each before them")
-@click.option(
-    "--with",
-    "names",
-    multiple=True,
-    metavar="NAMES",
-    type=arguments.ALLOCATORS,
-    help="allocators with commas between, NAME=PATH, all, packaged",
-)
+@arguments.allocators_option(arguments.NAMES)
 @click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]")
 @click.option(
     "--by",

@@ -18,14 +18,7 @@ from hakmem.finite import FiniteRange, WholeRange
 @click.option(
     "--replays", type=WholeRange(min=1), default=3, show_default=True, help="of its calls under each allocator"
 )
-@click.option(
-    "--with",
-    "names",
-    multiple=True,
-    metavar="NAMES",
-    type=arguments.ALLOCATORS,
-    help="allocators with commas between, NAME=PATH, all, packaged  [default: all that are installed]",
-)
+@arguments.allocators_option(f"{arguments.NAMES}  [default: all that are installed]")
 @click.option("--baseline", metavar="NAME", default="glibc", show_default=True, help="what COMMAND runs on now")
 @click.option("--timeout", type=FiniteRange(min=0, min_open=True), metavar="SECONDS", help="for one run")
 @files.json_option("the prediction")

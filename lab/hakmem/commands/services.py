@@ -17,14 +17,7 @@ from hakmem.finite import FiniteRange, WholeRange
 @click.option(
     "--only", multiple=True, metavar="NAME", type=arguments.SERVICES, help="one of the ten services, as often as wanted"
 )
-@click.option(
-    "--with",
-    "names",
-    multiple=True,
-    metavar="NAMES",
-    type=arguments.ALLOCATORS,
-    help="allocators with commas between, NAME=PATH, all, packaged  [default: glibc and those that are built]",
-)
+@arguments.allocators_option(f"{arguments.NAMES}  [default: glibc and those that are built]")
 @click.option(
     "--rest",
     "rest_s",

@@ -25,13 +25,8 @@ def options(of_sanity: str, of_list: str) -> Callable[[Callable[..., Any]], Call
             click.option("--sanity", is_flag=True, help=of_sanity),
             places.option,
             click.option("--baseline", metavar="NAME", help="what ratios are to  [default: glibc where it takes part]"),
-            click.option(
-                "--with",
-                "names",
-                multiple=True,
-                metavar="NAMES",
-                type=arguments.ALLOCATORS,
-                help="only these allocators; `all`: every one that is installed  [default: hakmem,glibc]",
+            arguments.allocators_option(
+                "only these allocators; `all`: every one that is installed  [default: hakmem,glibc]"
             ),
             click.option(
                 "--warmup", type=WholeRange(min=0), default=0, show_default=True, help="runs of each before them"

@@ -32,9 +32,7 @@ FEWEST_LATENCIES = 100  # of which one is the hundredth part
 LOOK_S = 0.5  # at whether a service is still there
 TICK_NS = 20_000_000  # of the kernel's clock for files, or longer
 COARSE_TICK_NS = 1_000_000_000  # of file systems that keep whole seconds
-START_S = 10  # until a service's process is there
 END_S = 30  # until it has ended, once it was asked to
-ENDED_BY = (0, -signal.SIGTERM, 128 + signal.SIGTERM)  # statuses of a service that was asked to end
 
 
 def strace_refusal() -> str | None:
@@ -146,7 +144,7 @@ class DossierCase:
             drive=drive,
             tool=tool,
         )
-        if run.status not in (ENDED_BY if self.client else (0,)):
+        if run.status not in (process.ENDED_BY if self.client else (0,)):
             raise LabError(run.how_it_ended(self.command[0]))
         if told.is_gone:
             raise LabError("the service was gone before it was asked to end")
@@ -158,7 +156,7 @@ class DossierCase:
 
     def _talk(self, session: int, idle_s: float, told: _Told) -> None:
         """Loads the service, lets it idle, looks at its memory, and asks it to end."""
-        server = _server_in(session)
+        server = process.await_command(session)
         if server is None:
             told.is_gone = True
             return
@@ -242,16 +240,6 @@ def read_latencies(printed: bytes) -> tuple[list[float], bytes]:
 def percentile(values: Sequence[float], share: float) -> float:
     """The least value that this share of them is not above (nearest rank)."""
     return sorted(values)[math.ceil(share * len(values)) - 1]
-
-
-def _server_in(session: int) -> int | None:
-    """None when it has ended already."""
-    deadline = time.monotonic() + START_S
-    while (server := process.command_in(session)) is None and process.is_alive(session):
-        if time.monotonic() > deadline:
-            raise LabError(f"the service has not started within {START_S} s")
-        time.sleep(0.01)
-    return server
 
 
 def _expect_end(pids: Sequence[int]) -> None:
