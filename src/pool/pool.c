@@ -169,7 +169,7 @@ static bool purge_retired(struct hak_slab *slab, uint32_t units) {
     if (HAK_LIKELY(purged == 0)) return false;
     size_t bytes = units * HAK_UNIT_BYTES;
     uintptr_t start = hak_region_start_of(hak_region_range_of_record(slab), slab);
-    if (hak_atomic_load(&hak_background_pays, relaxed) == 0 && !hak_knob_is_highest(dirty_limit_bytes)) {
+    if (!hak_is_paid() && !hak_knob_is_highest(dirty_limit_bytes)) {
         hak_in_hand_begin();
         bool is_purged = hak_region_purge_pages(start, bytes);
         hak_in_hand_keep();

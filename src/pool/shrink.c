@@ -26,7 +26,7 @@ static HAK_ATOMIC(uint32_t) growths;
 HAK_ATOMIC(uint32_t) hak_vain_rounds;
 
 static bool may_shrink(void) {
-    return hak_atomic_load(&hak_background_pays, relaxed) == 0 && !hak_atomic_load(&hak_memory_is_tight, relaxed) &&
+    return !hak_is_paid() && !hak_atomic_load(&hak_memory_is_tight, relaxed) &&
            hak_region_count_super_slabs() >= SHRUNK_SUPER_SLABS;
 }
 

@@ -37,9 +37,7 @@ static void end_round(void) {
  * need it for something else: the turn gives back as much. */
 static HAK_ATOMIC(uint32_t) released_units;
 
-static bool pays_all(void) {
-    return hak_atomic_load(&hak_background_pays, relaxed) == 0 || hak_memory_most_free_bytes() != UINT64_MAX;
-}
+static bool pays_all(void) { return !hak_is_paid() || hak_memory_most_free_bytes() != UINT64_MAX; }
 
 /* Goes on with the round, at most to its end. Returns the bytes. */
 static size_t pay_from_place(uint64_t units) {
@@ -86,7 +84,7 @@ size_t hak_decay_pay(void) {
 enum { FEW_IDLE_UNITS = HAK_UNITS_PER_SUPER_SLAB / 16 };
 
 void hak_decay_gave(size_t bytes) {
-    if (hak_atomic_load(&hak_background_pays, relaxed) != 0 || hak_atomic_load(&hak_memory_is_tight, relaxed)) return;
+    if (hak_is_paid() || hak_atomic_load(&hak_memory_is_tight, relaxed)) return;
     hak_allowance_gave(bytes);
 }
 
@@ -109,7 +107,7 @@ static void tell_idle(uint64_t dirty_units, uint64_t now_ms) {
 }
 
 void hak_decay_look_for_idle(void) {
-    if (hak_atomic_load(&hak_background_pays, relaxed) != 0) return;
+    if (hak_is_paid()) return;
     hak_decay_look();
     tell_idle(hak_atomic_load(&hak_dirty_units, relaxed), hak_os_clock_ms());
 }
@@ -122,7 +120,7 @@ static void tell_owed(void) {
     bool may_purge = now_ms >= hak_atomic_load(&next_round_ms, relaxed) ||
                      dirty_units >= hak_atomic_load(&next_round_units, relaxed);
     if (dirty_units > limit && may_purge) hak_owe(dirty_units - limit / 2);
-    if (hak_atomic_load(&hak_background_pays, relaxed) != 0) return;
+    if (hak_is_paid()) return;
     hak_decay_look();
     uint64_t allowed_units = hak_allowance_bytes() / HAK_UNIT_BYTES;
     if (dirty_units > allowed_units + FEW_UNITS && may_purge) hak_owe(dirty_units - allowed_units);

@@ -101,7 +101,7 @@ static uint64_t limit_bytes(void) {
 
 static uint64_t may_stay_bytes(void) {
     uint64_t limit = limit_bytes(), allowed = hak_allowance_bytes();
-    return hak_atomic_load(&hak_background_pays, relaxed) == 0 && allowed < limit ? allowed : limit;
+    return !hak_is_paid() && allowed < limit ? allowed : limit;
 }
 
 /* Pages of mappings that went back for want of an allowance, the last ones. Relaxed guesses. */
@@ -138,7 +138,7 @@ void hak_mapping_cache_put(uintptr_t start, size_t bytes) {
         hak_mapping_cache_give_back(start, bytes);
         return;
     }
-    if (hak_atomic_load(&hak_background_pays, relaxed) == 0) hak_allowance_look(hak_mapping_cache_free_bytes() + bytes);
+    if (!hak_is_paid()) hak_allowance_look(hak_mapping_cache_free_bytes() + bytes);
     uint64_t allowed = may_stay_bytes();
     size_t given_bytes = 0, too_many;
     for (uint32_t i = 0; bytes <= allowed && i < HAK_KEPT_MAPPINGS && given_bytes < bytes; i++) {

@@ -6,12 +6,22 @@
 
 #include "base/atomic.h"
 #include "base/platform.h"
+#include "region/generation.h"
 
 /* Dirty units that are to go back. */
 extern HAK_ATOMIC(uint64_t) hak_owed_units;
 
-/* 1 while a background thread ends the periods (region/decay.h), and gives back what lies free. */
+/* The generation of the process in which a background thread ends the periods (region/decay.h) and gives back what lies
+ * free; 0: nowhere. A child has none, also one that was made without libc, in which nobody says so. */
 extern HAK_ATOMIC(uint32_t) hak_background_pays;
+
+HAK_INLINE void hak_set_paid(bool is_paid) {
+    hak_atomic_store(&hak_background_pays, is_paid ? hak_generation_now() : 0, relaxed);
+}
+HAK_INLINE bool hak_is_paid(void) {
+    uint32_t generation = hak_atomic_load(&hak_background_pays, relaxed);
+    return generation != 0 && generation == hak_generation_now();
+}
 
 /* So many are owed, at least. */
 void hak_owe(uint64_t units);

@@ -2,18 +2,21 @@
  *
  *     burst KIND MIB THREADS TIMES KEPT SECONDS [PLACE]
  *
- * KIND of blocks: small, medium (2 to 33 KiB), runs (33 KiB to 2 MiB), mappings (33 to 48 MiB), mixed. THREADS share the MIB;
- * each fills what it has allocated and frees it in a random order, so many TIMES, and sleeps, too: 0 is the main thread alone.
- * The last time one of KEPT blocks is never freed; 0: all are freed. Prints "freed" when it begins to sleep; then, each SECONDS, `resident KIB limit KIB`: what is resident,
- * and what would be if each page without a byte in use had gone back. PLACE: `child`, in a forked child; `copied`, in a
- * child that has written to all blocks of its parent, and frees them; `stopped`, which is stopped once all is freed until
- * somebody continues it; `locked`, all memory of the process is locked. */
+ * KIND of blocks: small, medium (2 to 33 KiB), runs (33 KiB to 2 MiB), mappings (33 to 48 MiB), mixed. THREADS share
+ * the MIB; each fills what it has allocated and frees it in a random order, so many TIMES, and sleeps, too: 0 is the
+ * main thread alone. The last time one of KEPT blocks is never freed; 0: all are freed. Prints "freed" when it begins
+ * to sleep; then, each SECONDS, `resident KIB limit KIB`: what is resident, and what would be if each page without a
+ * byte in use had gone back. PLACE: `child`, in a forked child; `cloned`, the last time in a child that the system call
+ * has made, without handlers of fork; `copied`, in a child that has written to all blocks of its parent, and frees
+ * them; `stopped`, which is stopped once all is freed until somebody continues it; `locked`, all memory of the process
+ * is locked. */
 #include "../../api/expect.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 enum { MOST_THREADS = 8, PAGE = 4096, LOOKS = 12 };
@@ -75,9 +78,10 @@ static size_t count_pages(const struct block *blocks, size_t count) {
     return pages;
 }
 
-/* The rest is a forked child's; the parent ends as it does. Before, the child has written to what the parent had. */
+/* The rest is a child's; the parent ends as it does. Before, the child has written to what the parent had. */
 static void go_on_in_child(struct block *blocks, size_t count) {
-    pid_t parent = getpid(), child = fork();
+    pid_t parent = getpid(),
+          child = strcmp(place, "cloned") == 0 ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     EXPECT(child >= 0, "fork");
     if (child != 0) {
         int status = 0;
@@ -126,6 +130,7 @@ static void *run(void *argument) {
         run_once(thread, 0);
         nanosleep(&pause, NULL);
     }
+    if (strcmp(place, "cloned") == 0) go_on_in_child(NULL, 0);
     run_once(thread, burst.kept);
     if (thread != 0) {
         pthread_barrier_wait(&freed);

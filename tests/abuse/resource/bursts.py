@@ -1,7 +1,8 @@
-"""Memory goes back, whoever the program is: bursts of every kind and size, one or several in a row, freed by one thread or
-several, kept in part or not at all; in a forked child, in a process that was stopped, whose memory is locked, or that
-asks for huge pages. Ten seconds after its last call such a program has what its live blocks' pages take, and little
-more.
+"""Memory goes back, whoever the program is: bursts of every kind and size, one or several in a row, freed by one
+thread or several, kept in part or not at all; in a forked child, in one that the system call has made, in a process
+that was stopped, whose memory is locked, or that asks for huge pages. Ten seconds after its last call such a program
+has what its live blocks' pages take, and little more.
+
 On a busy machine hakmem's thread may have to wait for its turn, so who has more is looked at again, for two minutes.
 
     bursts.py --lib LIBRARY --program burst [--large]
@@ -20,7 +21,7 @@ from pathlib import Path
 
 REST_S = 10
 STOPPED_S = 12
-PLACES = ("child", "copied", "stopped", "locked", "huge")  # burst.c says what they are; huge: HAKMEM_THP=on
+PLACES = ("child", "cloned", "copied", "stopped", "locked", "huge")  # as burst.c says; huge: HAKMEM_THP=on
 KINDS = ("small", "medium", "runs", "mappings", "mixed")
 # Several threads have hakmem's thread, which gives back while they sleep; one has it if there are several bursts.
 THREADS = (0, 4)

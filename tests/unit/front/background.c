@@ -291,7 +291,7 @@ static void refused(void **state) {
     assert_non_null(hak_heap_acquire());
     fill(10000);
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
-    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 0);
+    assert_false(hak_is_paid());
     fake_os.refuses_threads = false;
     fill(100);
     assert_null(fake_os.thread); /* not asked again at once, */
@@ -317,7 +317,7 @@ static void foreign(void **state) {
     assert_int_equal(fake_os.waits, 0);
     assert_null(fake_os.service);
     assert_int_equal(thread_state(), HAK_BACKGROUND_ENDED);
-    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 0);
+    assert_false(hak_is_paid());
     fake_os.thread = NULL;
     fake_os.is_filtered = true;
     fake_os.is_foreign = false;
@@ -357,10 +357,9 @@ static void in_a_forked_child(void **state) {
     (void)state;
     assert_non_null(hak_heap_acquire());
     fill(10000);
-    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 1);
+    assert_true(hak_is_paid());
     hak_background_after_fork();
     assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
-    assert_int_equal(hak_atomic_load(&hak_background_pays, relaxed), 0);
 }
 
 /* ---- What it does ------------------------------------------------------------------------------------------------ */
@@ -757,8 +756,20 @@ static void stays_between_bursts(void **state) {
 
 static void end_it(void) {
     if (thread_state() != HAK_BACKGROUND_ENDING) return;
-    hak_atomic_store(&hak_background_pays, 0, relaxed);
+    hak_set_paid(false);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, relaxed);
+}
+
+/* Nobody says so in a child that the system call has made. */
+static void pays_for_its_own_process(void **state) {
+    (void)state;
+    static uint64_t page[8];
+    fake_os.wiped = page;
+    hak_generation_watch();
+    begin_in_bursts();
+    assert_true(hak_is_paid());
+    memset(page, 0, sizeof page); /* as the kernel does in a child */
+    assert_false(hak_is_paid());
 }
 
 /* The thread ends when it is asked, and its memory stays as it is. */
@@ -928,7 +939,7 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(in_a_forked_child), cmocka_unit_test(all_goes_back), cmocka_unit_test(heaps_rest),
           cmocka_unit_test(busy_makes_no_calls), cmocka_unit_test(sweeps_by_turns), cmocka_unit_test(sweeps_no_more),
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
-          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(yields), cmocka_unit_test(yields_once),
-          cmocka_unit_test(is_alone_for_a_while), cmocka_unit_test(does_not_yield_while_it_starts),
-          cmocka_unit_test(does_not_yield_to_threads), cmocka_unit_test(keeps_little_without_it),
-          cmocka_unit_test(keeps_next_to_nothing_before_it))
+          cmocka_unit_test(stays_between_bursts), cmocka_unit_test(pays_for_its_own_process), cmocka_unit_test(yields),
+          cmocka_unit_test(yields_once), cmocka_unit_test(is_alone_for_a_while),
+          cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
+          cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
