@@ -5,6 +5,7 @@
 #include "base/atomic.h"
 #include "base/bits.h"
 #include "observe/unwind.h"
+#include "os/inspect.h"
 #include "os/os.h"
 
 static const uintptr_t least_code_address = 4096, largest_frame_bytes = 1 << 20, largest_record_bytes = 128 << 10;
@@ -38,6 +39,7 @@ static struct hak_unwind_rule rule_at(uintptr_t code) {
 
 struct walk {
     struct hak_stack_place place;
+    uintptr_t end;    /* of the stack; 0: it isn't known */
     uintptr_t page;   /* can be read */
     bool knows_stack; /* else place.stack is only a bound from below */
 };
@@ -45,7 +47,9 @@ struct walk {
 HAK_UNCHECKED static uintptr_t word_at(uintptr_t at) { return *(const uintptr_t *)at; }
 
 static bool read_word(struct walk *walk, uintptr_t at, uintptr_t *word) {
-    if (at % sizeof *word != 0 || !hak_unwind_can_read(&walk->page, at, sizeof *word)) return false;
+    if (at % sizeof *word != 0) return false;
+    if (walk->end == 0) return hak_os_peek_memory(at, word, sizeof *word);
+    if (at >= walk->end || !hak_unwind_can_read(&walk->page, at, sizeof *word)) return false;
     *word = word_at(at);
     return true;
 }
@@ -109,7 +113,8 @@ static uint32_t go_up(struct walk *walk, uintptr_t *addresses) {
 
 uint32_t hak_stack_walk(const void *frame, uintptr_t *addresses) {
     uintptr_t begin = (uintptr_t)frame;
-    struct walk walk = {.page = hak_align_down(begin, hak_os_page_bytes()), .knows_stack = true};
+    struct walk walk = {
+        .end = hak_os_stack_end(begin), .page = hak_align_down(begin, hak_os_page_bytes()), .knows_stack = true};
     HERE(walk.place);
     while (walk.place.stack <= begin) {
         struct hak_unwind_rule rule = rule_at(walk.place.code - 1);
@@ -123,6 +128,6 @@ uint32_t hak_stack_walk(const void *frame, uintptr_t *addresses) {
 }
 
 uint32_t hak_stack_walk_from(struct hak_stack_place place, uintptr_t *addresses) {
-    struct walk walk = {.place = place, .knows_stack = true};
+    struct walk walk = {.place = place, .end = hak_os_stack_end(place.stack), .knows_stack = true};
     return go_up(&walk, addresses);
 }

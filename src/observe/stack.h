@@ -3,9 +3,11 @@
  *
  * The tables for exceptions tell the way from a function to its caller (observe/unwind.h). Where code has none, as what
  * is compiled at run time, it is taken to have a frame pointer. If it uses that register for something else, the chain
- * of frames leads astray: it is believed as long as it goes up the stack, in steps a frame can be large, through memory
- * that can be read; who shows a stack cuts it at the first address that is no code. The innermost address is right in
- * any case: it is where the call of the function returns to whose frame the walk begins with.
+ * of frames leads astray: it is believed as long as it goes up the thread's own stack, in steps a frame can be large.
+ * Who shows a stack cuts it at the first address that is no code. The innermost address is right in any case: it is
+ * where the call of the function returns to whose frame the walk begins with.
+ *
+ * Nobody unmaps the stack that a thread runs on. On a coroutine's, whose end nobody knows, the kernel copies each word.
  *
  * What the tables say of an address is remembered, for all threads, in a table of a fixed size. A library that is
  * loaded where another one was is taken for that, at the same return addresses, until something else has their places.
@@ -19,7 +21,7 @@ enum { HAK_STACK_MOST = 192 }; /* addresses */
 
 /* Writes up to HAK_STACK_MOST return addresses, the innermost first, and returns how many: one at least. `frame` is
  * what __builtin_frame_address(0) says in a function that is still running. The kernel is asked about each page of the
- * stack. */
+ * stack, or on a coroutine's about each word. */
 uint32_t hak_stack_walk(const void *frame, uintptr_t *addresses);
 
 /* Where a function is that has called another: the address that is returned to, the stack pointer then, and what the

@@ -829,6 +829,16 @@ bool hak_os_start_thread(void (*run)(void), uintptr_t *thread) {
 
 uintptr_t hak_os_this_thread(void) { return (uintptr_t)pthread_self(); }
 
+/* The C library has what it knows of a thread above its stack, also where the program gave the stack; the kernel has
+ * random bytes above the first thread's. */
+uintptr_t hak_os_stack_end(uintptr_t place) {
+    static const uintptr_t most_bytes = (uintptr_t)1 << 30;
+    uintptr_t ends[] = {hak_os_this_thread(), getauxval(AT_RANDOM)};
+    for (int i = 0; i < 2; i++)
+        if (place < ends[i] && ends[i] - place <= most_bytes) return ends[i];
+    return 0;
+}
+
 bool hak_os_try_join_thread(uintptr_t thread) { return try_join((pthread_t)thread, NULL) == 0; }
 
 static HAK_ATOMIC(bool) waits_are_refused;

@@ -171,6 +171,10 @@ bool hak_os_try_join_thread(uintptr_t thread); /* false: it has not ended yet */
 void hak_os_wait_until_gone(uint32_t thread);
 uintptr_t hak_os_this_thread(void);
 
+/* Where the calling thread's stack ends, if `place` is on the one that it began with: nobody unmaps what lies between
+ * them. 0: it is on another one, as coroutines have. */
+uintptr_t hak_os_stack_end(uintptr_t place);
+
 /* By a thread that was started so: from now on it is named hakmem, has a table of descriptors of its own where the
  * kernel knows of that (hak_descriptors_take), and the main thread's processors and priority, but is never a
  * real-time one; and what it starts has them. BEGAN_FILTERED or FILTERED, and nothing is done, when its system calls

@@ -466,6 +466,7 @@ bool hak_os_try_join_thread(uintptr_t thread) {
 void hak_os_wait_until_gone(uint32_t thread) { (void)thread; }
 bool hak_os_began_filtered(void) { return fake_os.began_filtered; }
 uintptr_t hak_os_this_thread(void) { return 1; }
+uintptr_t hak_os_stack_end(uintptr_t place) { return (void)place, fake_os.stack_end; }
 enum hak_os_settled hak_os_settle_thread(void) {
     return fake_os.is_filtered ? HAK_OS_BEGAN_FILTERED : fake_os.is_foreign ? HAK_OS_FOREIGN : HAK_OS_SETTLED;
 }

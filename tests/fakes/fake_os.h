@@ -57,6 +57,7 @@ struct fake_os {
     /* Set by the test. */
     size_t page_bytes;             /* 4096; change it before anything else is called */
     void *wiped;                   /* what a fork empties; NULL: the kernel has no such memory */
+    uintptr_t stack_end;           /* what hak_os_stack_end says; 0: nobody knows */
     const void *library_code;      /* the address that is the C library's; NULL */
     bool is_malloc_wrapped;        /* by the program; false */
     size_t window_room;            /* addresses for a range and its tables; SIZE_MAX */

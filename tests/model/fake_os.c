@@ -261,6 +261,7 @@ void hak_os_join_thread(uintptr_t thread) {
 }
 bool hak_os_try_join_thread(uintptr_t thread) { return thread >= THREADS; }
 uintptr_t hak_os_this_thread(void) { return THREADS + model_thread(); }
+uintptr_t hak_os_stack_end(uintptr_t place) { return (void)place, UINTPTR_MAX; }
 enum hak_os_settled hak_os_settle_thread(void) { return HAK_OS_SETTLED; }
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     enum { LONGEST_NAP_US = 1000 };

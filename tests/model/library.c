@@ -69,6 +69,8 @@ struct hak_unwind_rule hak_unwind_rule_at(uintptr_t code) {
 bool hak_unwind_can_read(uintptr_t *page, uintptr_t at, size_t bytes) {
     return (void)page, (void)at, (void)bytes, false;
 }
+#include "os/inspect.h"
+bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes) { return (void)from, (void)to, (void)bytes, false; }
 #define hak_stack_walk walk_for_real
 #include "observe/stack.c"
 #undef hak_stack_walk

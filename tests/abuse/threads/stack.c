@@ -123,10 +123,55 @@ static void run_tls(void) {
     expect(tls_bytes < 2048, "%zu bytes of TLS", tls_bytes);
 }
 
+/* ---- Frames that lead astray ------------------------------------------------------------------------------------- */
+
+/* malloc(bytes) by code without tables, as that of compilers at run time, with any value in the frame pointer. */
+void *malloc_with(void *frame_pointer, size_t bytes);
+#if defined(__x86_64__)
+__asm__(".text\n.globl malloc_with\n.type malloc_with,@function\nmalloc_with:\n"
+        "push %rbp\nmov %rdi,%rbp\nmov %rsi,%rdi\ncall malloc@PLT\npop %rbp\nret\n.size malloc_with,.-malloc_with\n");
+#elif defined(__aarch64__)
+__asm__(".text\n.globl malloc_with\n.type malloc_with,@function\nmalloc_with:\n"
+        "stp x29,x30,[sp,#-16]!\nmov x29,x0\nmov x0,x1\nbl malloc\nldp x29,x30,[sp],#16\nret\n"
+        ".size malloc_with,.-malloc_with\n");
+#endif
+
+enum { STACK_BYTES = 64 << 10, TURNS = 100000 };
+
+static char *coming_and_going; /* a page behind the stack */
+static atomic_bool is_over;
+
+static void *call_malloc(void *unused) {
+    while (!atomic_load(&is_over)) free(malloc_with(coming_and_going + 64, 100));
+    return unused;
+}
+
+/* A walk of the stack reads nothing that somebody else may unmap. */
+static void run_astray(void) {
+    char *stack = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    expect(stack != MAP_FAILED, "no stack");
+    coming_and_going = stack + STACK_BYTES;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, STACK_BYTES);
+    expect(pthread_create(&thread, &attributes, call_malloc, NULL) == 0, "no thread");
+    for (int i = 0; i < TURNS; i++) {
+        munmap(coming_and_going, STACK_BYTES);
+        void *page =
+            mmap(coming_and_going, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        expect(page == coming_and_going, "no page");
+        *(volatile char *)page = 1;
+    }
+    atomic_store(&is_over, true);
+    pthread_join(thread, NULL);
+}
+
 static const struct hak_case cases[] = {
     {.name = "small", .run = run_small, .seconds = 120, .memory_mib = 1024},
     {.name = "depth", .run = run_depth, .seconds = 120, .memory_mib = 16384},
     {.name = "tls", .run = run_tls, .seconds = 120, .memory_mib = 256},
+    {.name = "astray", .run = run_astray, .seconds = 120, .memory_mib = 256},
 };
 
 CASE_MAIN(cases)

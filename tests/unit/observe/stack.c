@@ -98,7 +98,9 @@ static void *in_thread(void *argument) {
 static void as_the_unwinder(void **state) {
     (void)state;
     hak_os_modules_begin();
-    for (int i = 0; i < 2; i++) all_ways(); /* once by the tables, then as remembered */
+    for (int i = 0; i < 2; i++) all_ways(); /* once by the tables, then as remembered; word by word */
+    fake_os.stack_end = UINTPTR_MAX;
+    all_ways();
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, in_thread, NULL), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
@@ -179,6 +181,24 @@ static void unreadable(void **state) {
     assert_int_equal(hak_stack_walk_from(place, addresses), 3);
 }
 
+/* A frame that another thread may unmap is none of the stack's. */
+static void beyond_the_stack(void **state) {
+    (void)state;
+    static uintptr_t frames[6];
+    uintptr_t addresses[HAK_STACK_MOST];
+    struct hak_stack_place place = {0xffff, (uintptr_t)frames, (uintptr_t)frames};
+    for (int i = 0; i < 6; i += 2) {
+        frames[i] = (uintptr_t)&frames[i + 2];
+        frames[i + 1] = 0x10000;
+    }
+    fake_os.stack_end = (uintptr_t)(frames + 6);
+    assert_int_equal(hak_stack_walk_from(place, addresses), 4);
+    fake_os.stack_end = (uintptr_t)(frames + 5);
+    assert_int_equal(hak_stack_walk_from(place, addresses), 3);
+    fake_os.stack_end = (uintptr_t)(frames + 2);
+    assert_int_equal(hak_stack_walk_from(place, addresses), 2);
+}
+
 /* Code that has a table, on a stack that is not there, or is not its own. */
 static void wrong_stacks(void **state) {
     (void)state;
@@ -194,4 +214,5 @@ static void wrong_stacks(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(as_the_unwinder), cmocka_unit_test(too_deep), cmocka_unit_test(in_a_handler),
-          cmocka_unit_test(records), cmocka_unit_test(unreadable), cmocka_unit_test(wrong_stacks))
+          cmocka_unit_test(records), cmocka_unit_test(unreadable), cmocka_unit_test(beyond_the_stack),
+          cmocka_unit_test(wrong_stacks))
