@@ -123,8 +123,6 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
     for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
         add_counters(snapshot, &heap->counters);
     total->remote_frees = snapshot->remote_frees;
-    uint64_t taken = snapshot->refilled_blocks + snapshot->large_allocs;
-    snapshot->allocations = taken > total->cached_blocks ? taken - total->cached_blocks : 0;
 }
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
@@ -210,8 +208,7 @@ void hak_snapshot_write_text(const struct hak_snapshot *snapshot, bool with_name
 }
 
 void hak_snapshot_write_json(const struct hak_snapshot *snapshot, int process_id, struct hak_text *out) {
-    hak_text_add(out, "{\"hakmem\": \"%s\", \"pid\": %d, \"allocations\": %lu", hak_version(), process_id,
-                 (unsigned long)snapshot->allocations);
+    hak_text_add(out, "{\"hakmem\": \"%s\", \"pid\": %d", hak_version(), process_id);
     if (hak_experiment.name[0] != '\0')
         hak_text_add(out, ",\n \"experiment\": {\"name\": \"%s\", \"arm\": \"%s\"}", hak_experiment.name,
                      hak_experiment_arm());

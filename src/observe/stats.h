@@ -20,8 +20,6 @@ struct hak_class_stats {
 struct hak_snapshot {
     struct hak_statistics total;
     struct hak_class_stats classes[HAK_CLASS_LIMIT];
-    uint64_t allocations; /* blocks handed out, at least: hits are not counted, so a block that is used again while it
-                             stays in a bin counts once */
 #define HAK_COUNTER(name, text) uint64_t name;
 #include "base/counters.def"
 #undef HAK_COUNTER
