@@ -255,6 +255,7 @@ static bool parse_guard(const char *value, uint64_t *out) {
     const struct hak_knob_row *row = &hak_knob_table[HAK_KNOB_guard_share];
     uint64_t number = value[0] == '0' ? 0 : USUAL_GUARD_SHARE;
     if (value[0] == '1' && value[1] == '/') {
+        if (value[2 + strspn(value + 2, "0123456789")] != '\0') return false; /* no K and M, as bytes have */
         if (!hak_config_parse_number(value + 2, &number) || number == 0 || number > row->highest) return false;
     } else if ((value[0] != '0' && value[0] != '1') || value[1] != '\0') {
         return false;

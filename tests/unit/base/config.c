@@ -205,6 +205,7 @@ static void refused(void **state) {
         {"HAKMEM_GUARD=2", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_GUARD=0/5", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_GUARD=1/", "0, 1, or 1/N with N from 1 to 1000000000"},
+        {"HAKMEM_GUARD=1/5K", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_GUARD=1/0", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_GUARD=1/1000000001", "0, 1, or 1/N with N from 1 to 1000000000"},
         {"HAKMEM_HELP", "0 or 1"},
