@@ -17,9 +17,11 @@ from hakmem.errors import LabError
 from hakmem.ledger import Record
 from hakmem.measure import METRICS, Metric
 from hakmem.report.model import Case, Comparison, Entry, Report, Section, Table
-from hakmem.statistics import CONFIDENCE, Interval
+from hakmem.statistics import CONFIDENCE, Interval, Verdict
 
 COMPARED = ("wall_s", "cpu_s", "peak_rss_bytes", "minor_faults")
+
+BUSY = 0.75  # of the cores
 
 Figure = Callable[[str, str], Sequence[float]]  # of a case and a variant; empty: there is none
 
@@ -141,6 +143,7 @@ def report(
         if found:
             sections.append(found)
     answer = _answer(sections[0]) if isinstance(sections[0], Comparison) else ()
+    answer += _rest([one for one in sections[1:] if isinstance(one, Comparison)]) + _busy(record)
     by_machine = _by_machine(record, metric(record, primary), _series(record, primary), chosen)
     return _report(record, title, [*sections, *by_machine], answer, kept)
 
@@ -199,6 +202,30 @@ def _answer(primary: Comparison) -> tuple[str, ...]:
             comparing = f"{entry.name} against {primary.baseline}, {primary.title}"
             found.append(f"{where}{comparing}: {said}, ratio {words.ratio(entry.ratio)}")
     return tuple(found)
+
+
+def _rest(others: Sequence[Comparison]) -> tuple[str, ...]:
+    """One sentence per allocator and case on all other metrics, as far as there is a verdict."""
+    told: dict[tuple[str, str], list[str]] = {}
+    for other in others:
+        for case in other.cases:
+            for entry in case.entries:
+                if entry.ratio and entry.verdict and entry.verdict is not Verdict.UNDECIDED:
+                    said = f"{other.title} {words.SAYS[entry.verdict]}, {words.ratio(entry.ratio)}"
+                    told.setdefault((case.name, entry.name), []).append(said)
+    several = len({case for case, _ in told}) > 1
+    return tuple(
+        f"{f'{case}: ' if several else ''}{name}, other figures: {'; '.join(said)}"
+        for (case, name), said in told.items()
+    )
+
+
+def _busy(record: Record) -> tuple[str, ...]:
+    """The load before the first run is other programs'."""
+    facts = record.machine
+    if facts.load[0] <= facts.cores * BUSY:
+        return ()
+    return (f"Other programs were busy: load {facts.load[0]:.1f} on {words.cores(facts)}. Repeat it without them.",)
 
 
 def _report(

@@ -33,7 +33,10 @@ def command_record(own: list[float], **changes: object) -> comparison.Record:
 
 def test_primary_metric_is_answered_in_a_sentence() -> None:
     report = comparison.report(command_record([0.8 * value for value in WALL]), "sort")
-    assert report.summary == ("hakmem against glibc, wall time: better, ratio 0.800 (0.800-0.800)",)
+    assert report.summary == (
+        "hakmem against glibc, wall time: better, ratio 0.800 (0.800-0.800)",
+        "hakmem, other figures: peak RSS better, 0.500 (0.500-0.500)",
+    )
     assert compared(report).baseline == "glibc"
     entry = compared(report).cases[0].entry("hakmem")
     assert entry.verdict is Verdict.FASTER and entry.values == tuple(0.8 * value for value in WALL)
@@ -46,7 +49,19 @@ def test_same_values_are_no_difference() -> None:
 
 def test_an_interval_that_is_too_wide_is_no_answer() -> None:
     report = comparison.report(command_record(list(reversed(WALL))), "sort")
-    assert report.summary == ("hakmem against glibc, wall time: don't know, ratio 1.000 (0.980-1.020)",)
+    assert report.summary[0] == "hakmem against glibc, wall time: don't know, ratio 1.000 (0.980-1.020)"
+
+
+def test_the_first_lines_name_what_is_worse_too() -> None:
+    by_memory = comparison.report(command_record([1.5 * value for value in WALL]), "sort", primary="peak_rss_bytes")
+    assert by_memory.summary[1] == "hakmem, other figures: wall time worse, 1.500 (1.500-1.500)"
+
+
+def test_a_busy_machine_is_told_first() -> None:
+    loads = {load: msgspec.structs.replace(MACHINE, load=(load, 1.0, 1.0)) for load in (0.7 * MACHINE.cores, 21.0)}
+    said = {load: comparison.report(command_record(WALL, machine=one), "x").summary for load, one in loads.items()}
+    assert said[21.0][-1].startswith(f"Other programs were busy: load 21.0 on {MACHINE.cores} core")
+    assert not any("busy" in line for line in said[0.7 * MACHINE.cores])
 
 
 def test_secondary_metrics_have_wider_intervals() -> None:

@@ -252,7 +252,7 @@ static void finish(void) {
     hak_ace_rest();
     hak_meter_without_thread();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
-    hak_set_paid(false);
+    hak_background_pay(false);
     ended_thread = hak_os_this_thread();
     ended_id = hak_os_thread_id();
     /* Release pairs with take_ended. */
@@ -378,7 +378,7 @@ static void start_thread(void) {
     hak_background_is_starting = true; /* before others see the state: a handler of a signal may make a fork here */
     bool stands_in = stand_in(HAK_BACKGROUND_AWAKE), started = false;
     if (stands_in) {
-        hak_set_paid(true);
+        hak_background_pay(true);
         hak_atomic_store(&may_leave_bytes, UINT64_MAX, relaxed); /* of a thread that had ended before it was asked */
         hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
         started = hak_os_start_thread(run_background, NULL);
@@ -386,7 +386,7 @@ static void start_thread(void) {
     hak_background_is_starting = false;
     if (started || !stands_in) return;
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
-    hak_set_paid(false);
+    hak_background_pay(false);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
 }
 

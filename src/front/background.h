@@ -29,6 +29,7 @@
 
 #include "base/atomic.h"
 #include "base/platform.h"
+#include "region/owed.h"
 
 enum {
     HAK_BACKGROUND_NONE,
@@ -40,6 +41,11 @@ enum {
 };
 
 extern HAK_ATOMIC(uint32_t) hak_background_state;
+
+/* It pays from now on, or no more (region/owed.h). */
+HAK_INLINE void hak_background_pay(bool pays) {
+    hak_atomic_store(&hak_background_pays, pays ? hak_generation_now() : 0, relaxed);
+}
 
 /* The calling thread is starting it: what libc allocates meanwhile is not the program's, and is not sampled. */
 extern __thread bool hak_background_is_starting __attribute__((tls_model("initial-exec")));

@@ -15,9 +15,6 @@ extern HAK_ATOMIC(uint64_t) hak_owed_units;
  * free; 0: nowhere. A child has none, also one that was made without libc, in which nobody says so. */
 extern HAK_ATOMIC(uint32_t) hak_background_pays;
 
-HAK_INLINE void hak_set_paid(bool is_paid) {
-    hak_atomic_store(&hak_background_pays, is_paid ? hak_generation_now() : 0, relaxed);
-}
 HAK_INLINE bool hak_is_paid(void) {
     uint32_t generation = hak_atomic_load(&hak_background_pays, relaxed);
     return generation != 0 && generation == hak_generation_now();

@@ -245,7 +245,7 @@ static void sparse(void) { /* units that were used, and hardly touched: as many 
     uint32_t large = alloc_large(ZERO_UNITS * HAK_UNIT_BYTES, HAK_ALIGNMENT);
     memset(had[large], 0, ZERO_UNITS * HAK_UNIT_BYTES);
     library_touch_new(had[large]);
-    hak_set_paid(true); /* or it went back at once */
+    hak_background_pay(true); /* or it went back at once */
     give(large);
     had_count = 2;
 }
@@ -280,7 +280,7 @@ static void beside(void) {
 }
 static void mapped(void) { /* a mapping: 2, and one that is kept, as where hakmem's thread gives memory back */
     usual();
-    hak_set_paid(true);
+    hak_background_pay(true);
     uint32_t first = alloc_large(MAPPING_BYTES, HAK_ALIGNMENT), second = alloc_large(MAPPING_BYTES, HAK_ALIGNMENT);
     model_assert(second != MOST, "there is memory");
     (void)first;
@@ -302,7 +302,7 @@ static void shared_run(void) {
 }
 static void shared_mappings(void) {
     usual();
-    hak_set_paid(true);
+    hak_background_pay(true);
     for (uint32_t i = 0; i < 2; i++)
         places_shared[i] = hak_region_find((uintptr_t)had[alloc_large(MAPPING_BYTES, HAK_ALIGNMENT)]);
     had_count = 2;

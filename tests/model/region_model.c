@@ -446,7 +446,7 @@ static struct hak_place place_of_mapping(void) {
 }
 
 /* Where hakmem's thread gives memory back, the program's threads keep it. */
-static void keep_freed(void) { hak_set_paid(true); }
+static void keep_freed(void) { hak_background_pay(true); }
 
 static void setup_mapping(void) {
     library_start(1, 1, 2, 0);

@@ -128,7 +128,7 @@ static void meet(int *here, void (*last)(void)) {
 
 static void set_background(bool is_there) {
     hak_background_state = is_there ? HAK_BACKGROUND_AWAKE : HAK_BACKGROUND_NONE;
-    hak_set_paid(is_there);
+    hak_background_pay(is_there);
 }
 
 static void begin(void) {

@@ -756,7 +756,7 @@ static void stays_between_bursts(void **state) {
 
 static void end_it(void) {
     if (thread_state() != HAK_BACKGROUND_ENDING) return;
-    hak_set_paid(false);
+    hak_background_pay(false);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDED, relaxed);
 }
 

@@ -4,6 +4,7 @@
 #include "allowance.h"
 #include "misuse.h"
 
+#include "front/background.h"
 #include "front/miss.h"
 #include "front/routes.h"
 #include "region/heap_count.h"
@@ -143,7 +144,7 @@ static void for_frees_only(void **state) {
 static void bins_grow_within_their_limits(void **state) {
     (void)state;
     static void *blocks[4000];
-    hak_set_paid(true); /* what is free stays for a while */
+    hak_background_pay(true); /* what is free stays for a while */
     struct hak_heap *heap = hak_thread_attach();
     size_t least_bytes = 0; /* a few slots for every class, whatever the budget */
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
@@ -450,7 +451,7 @@ static void phases(void **state) {
     (void)state;
     enum { PHASE_BYTES = 1 << 20 };
     static void *blocks[PHASE_BYTES / 16];
-    hak_set_paid(true); /* what is free stays for a while */
+    hak_background_pay(true); /* what is free stays for a while */
     hak_free(hak_malloc(1));
     for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         size_t bytes = hak_size_classes[c].block_bytes, count = PHASE_BYTES / bytes;

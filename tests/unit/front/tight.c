@@ -300,7 +300,7 @@ static void urgent(void **state) {
 static void urgent_holes(void **state) {
     (void)state;
     start(10);
-    hak_set_paid(true); /* what is freed stays */
+    hak_background_pay(true); /* what is freed stays */
     fill(100000, 1000);
     for (int i = 0; i < 100000; i++)
         if (i % 20 != 0) hak_free(blocks[i]);
@@ -335,7 +335,7 @@ static void urgent_in_a_round(void **state) {
     assert_int_not_equal(hak_atomic_load(&hak_owed_units, relaxed), 0);
     while (hak_decay_owes()) hak_decay_notice();
     /* Or the free itself would give all of it back. */
-    hak_set_paid(true);
+    hak_background_pay(true);
     hak_atomic_store(&hak_memory_limit_bytes, 0, relaxed);
     hak_free(run);
     hak_atomic_store(&hak_memory_limit_bytes, LIMIT, relaxed);
@@ -405,7 +405,7 @@ static void grow_meanwhile(void) {
 static void turns_of_others(void **state) {
     (void)state;
     start(10);
-    hak_set_paid(true); /* what is freed stays */
+    hak_background_pay(true); /* what is freed stays */
     fill(100000, 1000);
     for (int i = 0; i < 100000; i++)
         if (i % 20 != 0) hak_free(blocks[i]);

@@ -2,6 +2,7 @@
 #include "heap_fixture.h"
 
 #include "front/front.h"
+#include "front/background.h"
 #include "front/thread.h"
 #include "front/tight.h"
 #include "pool/bin.h"
@@ -159,7 +160,7 @@ static void filled_again(void **state) {
 static void wanted(void **state) {
     enum { WANTED_BYTES = 2 * HAK_MIB };
     (void)state;
-    hak_set_paid(true);
+    hak_background_pay(true);
     fill();
     shuffle();
     assert_int_equal(empty(400), 0);
@@ -189,9 +190,9 @@ static void slab_of_each_class(void **state) {
 /* The thread may end, or not be there in a child: what was handed out meanwhile counts. */
 static void after_the_thread(void **state) {
     (void)state;
-    hak_set_paid(true);
+    hak_background_pay(true);
     fill();
-    hak_set_paid(false);
+    hak_background_pay(false);
     size_t all = 0;
     for (int i = 0; i < BLOCKS; i++) { /* a quarter of each unit stays: a mark of the start is never reached */
         if ((uintptr_t)blocks[i] / (HAK_UNIT_BYTES / 4) % 4 == 0) continue;
@@ -326,7 +327,7 @@ static void kept_with_holes(void **state) {
 
 static void not_beside_the_thread(void **state) {
     (void)state;
-    hak_set_paid(true);
+    hak_background_pay(true);
     fill();
     shuffle();
     assert_int_equal(empty(0), 0);

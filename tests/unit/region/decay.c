@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/knobs.h"
 #include "fake_os.h"
+#include "front/background.h"
 #include "region/decay.h"
 #include "region/region.h"
 
@@ -56,7 +57,7 @@ static void bound_by_a_limit_at_once(void **state) {
     enum { UNITS = 480, LIMIT_UNITS = 8 * 40 };
     (void)state;
     start();
-    hak_set_paid(true);
+    hak_background_pay(true);
     struct hak_slab *slab = hak_region_acquire_span(4 * UNITS, 1, false);
     hak_atomic_store(&hak_memory_limit_bytes, LIMIT_UNITS * HAK_UNIT_BYTES, relaxed);
     for (uint32_t i = 0; i < 4; i++) {
@@ -90,7 +91,7 @@ enum { MANY_UNITS = 256 * 32 }; /* 512 MiB */
 static void bound_by_turns(void **state) {
     (void)state;
     start();
-    hak_set_paid(true); /* without a thread it would be as much as is released */
+    hak_background_pay(true); /* without a thread it would be as much as is released */
     struct hak_slab *slab = hak_region_acquire_span(MANY_UNITS, 1, false);
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, 128 * HAK_MIB, relaxed);
     fake_os_forget();
@@ -131,7 +132,7 @@ static void period_by_turns(void **state) {
 static void less_by_use(void **state) {
     (void)state;
     start();
-    hak_set_paid(true);
+    hak_background_pay(true);
     struct hak_slab *slab = hak_region_acquire_span(MANY_UNITS, 1, false);
     hak_atomic_store(&hak_knobs.dirty_limit_bytes, 128 * HAK_MIB, relaxed);
     release(slab, MANY_UNITS);
