@@ -298,6 +298,23 @@ def _notes(measured: Plain) -> Iterator[str]:
 
 # ---- To be shown -----------------------------------------------------------------------------------------------------
 
+MOST_SIZES = 10
+COUNTS = ("slabs", "live_blocks", "live", "free", "cached")
+
+
+def _sizes(classes: Sequence[Plain]) -> Iterator[tuple[str, ...]]:
+    """A row for each of the sizes with most live bytes, and one for the others together."""
+    ordered = sorted(classes, key=lambda one: -one["live"])
+    shown, others = ordered[:MOST_SIZES], ordered[MOST_SIZES:]
+    for one in shown:
+        yield (amount(one["block_bytes"], "B"), *_cells(one))
+    if others:
+        yield (f"{len(others)} other sizes", *_cells({name: sum(one[name] for one in others) for name in COUNTS}))
+
+
+def _cells(one: Plain) -> tuple[str, ...]:
+    return tuple(f"{one[name]:,}" if name in COUNTS[:2] else amount(one[name], "B") for name in COUNTS)
+
 
 def report(of: Explanation, command: str, date: str = "") -> Report:
     shares = [Share(one.name, one.bytes, 0 if one.is_own else 1, one.parts) for one in of.causes if one.bytes]
@@ -306,18 +323,14 @@ def report(of: Explanation, command: str, date: str = "") -> Report:
     summary = [f"{size} resident; {of.error:.2%} of it is unknown"]
     if of.error > MOST_UNKNOWN:
         summary.append("That is more than it should be: the process changed while it was looked at. Try again.")
-    rows = tuple(
-        (amount(one["block_bytes"], "B"), f"{one['slabs']:,}", f"{one['live_blocks']:,}")
-        + tuple(amount(one[key], "B") for key in ("live", "free", "cached"))
-        for one in of.classes
-    )
     columns = ("blocks of", "slabs", "live blocks", "live", "free", "in front caches")
+    note = "Those with most live bytes first. Resident bytes, but for the first three columns; --json has each size."
     return Report(
         title=f"{of.name} (process {of.pid}) on hakmem {of.hakmem}",
         command=command,
         sections=(
             Shares("resident memory", "B", of.resident, (*shares, unknown), of.notes),
-            Table("blocks by size", columns, rows, ("Resident bytes, but for the first three columns.",)),
+            Table("blocks by size", columns, tuple(_sizes(of.classes)), (note,)),
         ),
         summary=tuple(summary),
         date=date,

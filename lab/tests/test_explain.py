@@ -26,6 +26,8 @@ from hakmem.commands.explain import look_at_command
 from hakmem.errors import InterruptedEarly, LabError
 from hakmem.explain import FILES, MOST_UNKNOWN, OTHER, PROGRAM, STACKS, Explanation
 from hakmem.measure import Variant
+from hakmem.report.model import Table
+from hakmem.words import amount
 
 MIB = 1 << 20
 QUIET = {"HAKMEM_BACKGROUND": "0", "HAKMEM_THP": "off"}
@@ -623,6 +625,18 @@ def test_sampled_blocks_count_with_those_of_their_size() -> None:
     other = {**small, "block_bytes": 32}
     found = explain.explanation({**MEASURED, "classes": [small, other, sampled]})
     assert [(one["block_bytes"], one["slabs"], one["live"]) for one in found.classes] == [(16, 2, 150), (32, 1, 144)]
+
+
+def test_the_sizes_that_matter_come_first() -> None:
+    one = dict(MEASURED["classes"][0])  # type: ignore[index]
+    classes = [{**one, "block_bytes": 16 * i, "live": 1000 + i * 7 % 13, "slabs": 1} for i in range(1, 13)]
+    shown = explain.report(explain.explanation({**MEASURED, "classes": classes}), "hakmem explain 7")
+    table = next(found for found in shown.sections if isinstance(found, Table))
+    sizes = [classes[number - 1]["live"] for number in (int(row[0].split()[0]) // 16 for row in table.rows[:10])]
+    assert len(table.rows) == 11 and sizes == sorted(sizes, reverse=True)
+    assert table.rows[10][:2] == ("2 other sizes", "2")
+    others = sorted(one["live"] for one in classes)[:2]
+    assert table.rows[10][3] == amount(sum(others), "B") and min(sizes) >= max(others)
 
 
 def test_all_three_forms_say_the_same() -> None:
