@@ -8,15 +8,16 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hakmem import ctl, foreign, words
+from hakmem import ctl, explain, foreign, words
 from hakmem.errors import LabError
 
 ANSWER_S = 1.0
 STARTS_S = 5.0  # a program that has run so long has mapped its allocator
+CAUSES = {"live_bytes": "live blocks", "free_bytes": "free blocks in slabs", "cached_bytes": "front caches"}
 MISSES = ("refills", "flushes", "large_allocs", "large_frees")
 
 # What is shown of the statistics (docs/statistics.schema.json): numbers, and lists of rows with numbers.
@@ -36,7 +37,12 @@ class Sample:
     at: float
     resident: int
     stats: Mapping[str, Any]  # docs/statistics.schema.json; empty: it didn't answer
-    why: str = ""  # in that case
+    why: str = ""  # in that case, and what of these figures is resident, as explain reads it
+    outside: Mapping[str, int] = field(default_factory=dict)
+
+    def figure(self, name: str) -> int | None:
+        found: int | None = self.stats.get(name, self.outside.get(name))
+        return found
 
 
 def sample(pid: int) -> Sample:
@@ -77,6 +83,8 @@ class Watcher:
     def __init__(self) -> None:
         # When each program was first seen, and whether it is on hakmem: None while its linker may not have got to that.
         self._known: dict[tuple[str, ...], tuple[float, bool | None]] = {}
+        # What was read from outside, and how much was resident then: of a process at rest it is read once.
+        self._read: dict[int, tuple[int, Mapping[str, int]]] = {}
 
     def samples(self) -> dict[int, Sample]:
         found = {}
@@ -87,8 +95,21 @@ class Watcher:
                 resident = resident_of(pid)
                 if resident is not None:
                     why = str(error).removeprefix(ctl.title(pid)).strip()
-                    found[pid] = Sample(pid, name_of(pid), time.monotonic(), resident, {}, why)
+                    seen = self._from_outside(pid, resident)
+                    found[pid] = Sample(pid, name_of(pid), time.monotonic(), resident, {}, why, seen)
+        self._read = {pid: read for pid, read in self._read.items() if pid in found}
         return found
+
+    def _from_outside(self, pid: int, resident: int) -> Mapping[str, int]:
+        """Nothing where it may not be read, or is gone."""
+        before, figures = self._read.get(pid, (None, {}))
+        if before != resident:
+            figures = {}
+            with contextlib.suppress(LabError):
+                found = explain.of_process(pid)
+                figures = {name: found.bytes_of(cause) for name, cause in CAUSES.items()}
+            self._read[pid] = resident, figures
+        return figures
 
     def pids(self) -> Iterator[int]:
         ctl.expect_processes()
@@ -166,7 +187,7 @@ def _seconds(now: Sample, before: Sample | None) -> float:
 
 
 def _stat(name: str) -> Callable[[Sample, Sample | None], float | None]:
-    return lambda now, before: now.stats.get(name)
+    return lambda now, before: now.figure(name)
 
 
 def _growth(now: Sample, before: Sample | None) -> float | None:
@@ -230,7 +251,10 @@ def processes(
     while len(widths) > KNOWN_OF_ALL and NAME + sum(widths) + len(widths) > screen.columns:
         widths.pop()
     head = _line([column.title for column in COLUMNS], "process", widths)
-    lines = [_line(cells[one.pid], one.name, widths, one.why) for one in rows]
+    lines = [_line(cells[one.pid], one.name, widths, "" if one.outside else one.why) for one in rows]
+    if count := sum(bool(one.outside) for one in rows):
+        note = f"{count} don't answer: read from outside, what is resident; `hakmem top PID` says why."
+        return [*_cut([head, *lines], replace(screen, lines=screen.lines - 1)), *_cut([note], screen)]
     return _cut([head, *lines], screen)
 
 

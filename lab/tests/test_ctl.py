@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hakmem import cli, ctl, foreign, native, profile, top
+from hakmem import cli, ctl, explain, foreign, native, profile, top
 from hakmem.errors import LabError
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -744,9 +744,7 @@ def test_top_lists_processes_once(capsys: pytest.CaptureFixture[str]) -> None:
         (row,) = rows[str(child.pid)]
         assert "M " in row and "/s" in row
         (row,) = rows[str(small.pid)]
-        assert "M " in row
-        # The latter where the test itself is under a filter.
-        assert "has one thread, or is small" in row or "has no control thread: its system calls are filtered" in row
+        assert "M " in row and len(row.split()) == 7 and "don't answer: read from outside" in out
 
 
 def test_who_becomes_a_program_on_hakmem_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -828,6 +826,26 @@ def test_without_proc_nothing_is_said_of_processes(words: tuple[str, ...]) -> No
         pytest.skip(f"no file system can be mounted: {done.stderr}")
     said = "hakmem: there is no /proc here, so no process can be found\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_top_reads_from_outside_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, as long as no more of it is resident."""
+    looks: list[int] = []
+    look = explain.of_process
+
+    def counted(pid: int) -> explain.Explanation:
+        looks.append(pid)
+        return look(pid)
+
+    monkeypatch.setattr(explain, "of_process", counted)
+    with running("blocks = [bytes(1000) for _ in range(10000)]\n" + WAIT) as child:
+        watcher = top.Watcher()
+        monkeypatch.setattr(watcher, "pids", lambda: iter([child.pid]))
+        found = [watcher.samples() for _ in range(3)][-1]
+        shown = top.processes(found, {}, "l")
+    assert not found[child.pid].stats and 10_000_000 < (found[child.pid].figure("live_bytes") or 0) < 14_000_000
+    assert len(looks) < 3 and "has one thread" not in shown[1]
+    assert shown[2].startswith("1 don't answer: read from outside")
 
 
 def test_top_refuses_what_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,9 @@ def command(interval_s: float, json_file: Path | None, pid: int | None) -> None:
     misses      calls that a thread's cache could not serve
     given back  memory that went back to the kernel
 
+    Of a process that doesn't answer, because it has one thread or is small, they are read from outside, as `hakmem
+    explain` does: what is resident.
+
     The key that a column's name begins with sorts by it (b: given back); q or Ctrl-C ends. Where standard output is no
     terminal, or one that can't be drawn on (TERM=dumb), it shows all that once.
     """
@@ -67,7 +70,8 @@ def command(interval_s: float, json_file: Path | None, pid: int | None) -> None:
 
 
 def _plain(one: top.Sample) -> dict[str, Any]:
-    return {"pid": one.pid, "name": one.name, "resident": one.resident, "statistics": one.stats, "why": one.why}
+    known = {"pid": one.pid, "name": one.name, "resident": one.resident}
+    return {**known, "statistics": one.stats, "why": one.why, "outside": one.outside}
 
 
 def _live(look: Look, lines: Callable[..., list[str]], interval_s: float, now: dict[int, top.Sample]) -> None:
