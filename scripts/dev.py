@@ -57,9 +57,10 @@ def demo(words: Sequence[str]) -> int:
 
 
 def test(words: Sequence[str]) -> int:
-    if "".join(words) not in testing.GROUPS:
-        raise Stop(f"test takes --forms or --long, or nothing; not {' '.join(words)}")
-    return testing.run("".join(words))
+    option = words[0] if words else testing.QUICK
+    if option not in testing.GROUPS:
+        raise Stop(f"test takes --forms or --long, or nothing; not {option}")
+    return testing.run(option)
 
 
 def times(words: Sequence[str]) -> None:
@@ -200,7 +201,10 @@ def _alone(name: str) -> Iterator[None]:
     if name == "help" or steps.ALONE in os.environ:
         yield
         return
-    with open(ROOT / ".dev.lock", "ab") as lock:  # not in build/, which `clean` removes
+    file = ROOT / ".dev.lock"  # not in build/, which `clean` removes
+    if file.exists() and not os.access(file, os.W_OK):
+        raise Stop(f"{file.name} is another user's, perhaps root's: type sudo rm {file}")
+    with open(file, "ab") as lock:
         os.set_inheritable(lock.fileno(), name in ("demo", "bench"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,7 +228,7 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, _interrupt)
     steps.leave_out(os.environ)
     name, *rest = words or ["help"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import dev
 import pytest
-from development import build, environment, junit, packages, steps, testing
+from development import build, environment, junit, lint, packages, steps, testing
 from development.steps import Stop, Tally
 from hakmem import native
 from hakmem.dossier import cases
@@ -60,8 +60,9 @@ def test_help_fits_on_a_screen_and_names_every_command() -> None:
 
 def test_what_it_does_not_know_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert dev.main(["nosuch"]) == 2 and capsys.readouterr().err == "dev: there is no nosuch; try ./dev help\n"
-    assert dev.main(["test", "--short"]) == 2
-    assert capsys.readouterr().err == "dev: test takes --forms or --long, or nothing; not --short\n"
+    for word in ("--short", ""):
+        assert dev.main(["test", word]) == 2
+        assert capsys.readouterr().err == f"dev: test takes --forms or --long, or nothing; not {word}\n"
     for words in (["lint", "--foo"], ["help", "x"], ["clean", "build"], ["test", "--forms", "--long"]):
         assert dev.main(words) == 2
         assert re.fullmatch(r"dev: \w+ takes (nothing more|one word); not .+\n", capsys.readouterr().err)
@@ -85,19 +86,45 @@ def test_nothing_of_the_caller_s_leads_elsewhere_or_leaves_out_tests() -> None:
     mine = {"PATH": "/bin", "GIT_AUTHOR_NAME": "me", "PIP_INDEX_URL": "x", "GIT_CONFIG_GLOBAL": "/dev/null"}
     local = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
     others = [*local.stdout.split(), "GIT_NAMESPACE", "PIP_USER", "PIP_TARGET", "PIP_DRY_RUN", "PYTEST_ADDOPTS"]
+    others.append("PYTHONOPTIMIZE")  # a test that asserts would not
     environment = mine | dict.fromkeys(others, "1")
-    steps.leave_out(environment)
+    assert steps.leave_out(environment) == sorted(others)
     assert environment == mine | {"PYTHONUTF8": "1"}
     assert not any(steps.OTHERS.fullmatch(name) for name in os.environ)  # by conftest.py
+
+
+def test_tests_choose_their_own_settings(
+    ready: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who uses hakmem may have some exported."""
+    for name in ("HAKMEM_PROFILE", "LD_PRELOAD", "HAK_TEST_FORM", "MALLOC_ARENA_MAX"):
+        monkeypatch.setenv(name, "")
+    assert run(monkeypatch, Tally(passed=1, executed=1)) == 0
+    assert not any(steps.SETTINGS.fullmatch(name) for name in os.environ)
+    said = "Tests choose their own settings: HAKMEM_PROFILE HAK_TEST_FORM LD_PRELOAD MALLOC_ARENA_MAX left out"
+    assert said in capsys.readouterr().out
+
+
+def test_a_lock_of_another_user_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.delenv(steps.ALONE, raising=False)
+    (tmp_path / ".dev.lock").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != ".dev.lock")
+    with (
+        pytest.raises(Stop, match=r"^\.dev\.lock is another user's, perhaps root's: type sudo rm "),
+        dev._alone("build"),
+    ):
+        pytest.fail("it has the lock")
 
 
 def test_a_path_that_no_preload_can_name_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(testing, "ROOT", tmp_path / "a b")
     monkeypatch.setattr(build, "prepare", lambda *groups: pytest.fail("it began"))
-    with pytest.raises(Stop, match="a b; clone to another folder"):
-        testing.run("")
+    for name in ("a b", "a;b", "a:b", "a$b"):
+        monkeypatch.setattr(testing, "ROOT", tmp_path / name)
+        with pytest.raises(Stop, match=f"{re.escape(name)}; clone to another folder"):
+            testing.run(testing.QUICK)
 
 
 def test_clean_keeps_what_others_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +155,9 @@ def test_why_pip_failed_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest
     log = tmp_path / "pip.log"
     log.write_text("Collecting x\nERROR: Can not perform a '--user' install.\nhint\n")
     assert environment._why(log) == ": ERROR: Can not perform a '--user' install. (pip.log tells more)"
+    retry = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/click/\n"
+    log.write_text(retry + "ERROR: No matching distribution found for click==8\n")
+    assert environment._why(log) == ": is there a network? pip.log tells more"
     log.write_text("")
     assert environment._why(log) == "; pip.log is empty: is the disk full?"
 
@@ -261,14 +291,19 @@ def test_what_is_closed_is_no_error_of_its_own(closed: str, status: int) -> None
 # ---- Clones that move ------------------------------------------------------------------------------------------------
 
 
-def test_a_build_of_another_folder_is_taken_away(tmp_path: Path) -> None:
-    cache = tmp_path / "build" / "release" / "CMakeCache.txt"
-    cache.parent.mkdir(parents=True)
-    for home, stays in ((tmp_path, True), (f"{tmp_path}/old", False)):
-        cache.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
-        build._expect_here("release")
-        assert cache.exists() is stays
-    build._expect_here("release")
+def test_a_build_of_another_folder_begins_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And leaves what else lies in that folder, as what fuzzing has found."""
+    begun: list[Sequence[str | Path]] = []
+    monkeypatch.setattr(build, "step", lambda title, configure, make: begun.append(configure) or True)
+    monkeypatch.setattr(build, "tool", lambda name: name)
+    folder = tmp_path / "build" / "fuzz"
+    folder.mkdir(parents=True)
+    (folder / "crash-1").touch()
+    for home, is_fresh in ((tmp_path, False), (f"{tmp_path}/old", True)):
+        (folder / "CMakeCache.txt").write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
+        assert build.whole("fuzz") and ("--fresh" in begun[-1]) is is_fresh
+    assert build.whole("release") and "--fresh" not in begun[-1]
+    assert (folder / "crash-1").exists()
 
 
 def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -282,6 +317,46 @@ def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.Monke
     pip.write_text(pip.read_text().replace(str(tmp_path), "/old"))
     environment.make()
     assert str(tmp_path) in pip.read_text()
+    (tmp_path / ".venv" / environment.MARK).rename(tmp_path / ".venv" / "made-of-requirements.txt")
+    pip.unlink()
+    environment.make()
+    assert pip.exists()
+
+
+def test_an_environment_of_somebody_s_own_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without pip, as some tools make it, or behind a link."""
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "made-by-dev").touch()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "own").touch()
+    with pytest.raises(Stop, match=r"^\.venv is somebody's own"):
+        environment.make()
+    assert (tmp_path / ".venv" / "own").exists()
+    (tmp_path / ".venv").rename(tmp_path / "away")
+    (tmp_path / ".venv").symlink_to("shared")
+    with pytest.raises(Stop, match=r"^\.venv is somebody's own"):
+        environment.make()
+    assert (tmp_path / "shared" / "made-by-dev").exists()
+
+
+def test_format_follows_no_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "own.c").touch()
+    (tmp_path / "link.c").symlink_to("own.c")
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    monkeypatch.setattr(lint, "listed", lambda: ["own.c", "link.c", "gone.c", "page.md"])
+    assert lint._sources() == ["own.c"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed (Debian's package git)")
+def test_a_tree_in_another_repository_is_not_that_one_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "file").touch()
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    assert steps.listed() == ["sub/file"]
+    monkeypatch.setattr(steps, "ROOT", tmp_path / "sub")
+    assert steps.listed() == []
 
 
 # ---- Packages --------------------------------------------------------------------------------------------------------
@@ -608,8 +683,8 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, tally: Tally) -> int:
-    monkeypatch.setitem(testing.GROUPS, "", (lambda given: given.__dict__.update(tally.__dict__), [], []))
-    return testing.run("")
+    monkeypatch.setitem(testing.GROUPS, testing.QUICK, (lambda given: given.__dict__.update(tally.__dict__), [], []))
+    return testing.run(testing.QUICK)
 
 
 def test_the_last_line_tells_the_sums(
@@ -668,8 +743,8 @@ def test_a_test_that_changes_the_tree_is_found(
             tally.passed = tally.executed = 1
             work()
 
-        monkeypatch.setitem(testing.GROUPS, "", (whole, [], []))
-        status = testing.run("")
+        monkeypatch.setitem(testing.GROUPS, testing.QUICK, (whole, [], []))
+        status = testing.run(testing.QUICK)
         (*lines, _, _) = capsys.readouterr().out.splitlines()
         assert status == bool(lines)
         return lines
@@ -700,7 +775,7 @@ def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.Mon
         asked[group] = []
         work(Tally())
     rest, forms, long = "-LE ^(forms|long)$", "-L ^forms$", "-L ^long$"
-    assert asked[""] == [("release", rest), ("laboratory", "not forms and not long"), ("sanitize", rest)]
+    assert asked[testing.QUICK] == [("release", rest), ("laboratory", "not forms and not long"), ("sanitize", rest)]
     assert asked["--forms"] == [
         ("release, forms", forms),
         ("laboratory, forms", "forms and not long"),

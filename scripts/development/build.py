@@ -58,18 +58,17 @@ def programs(*targets: str) -> bool:
     return _build("release", [] if has_tests else ["-DHAK_TESTS=OFF", "-DHAK_LAB=ON"], targets)
 
 
-def _expect_here(preset: str) -> None:
-    """A clone that was moved or copied is built anew: CMake refuses a build of another folder."""
-    expect_preset(preset)
+def _is_of_another(preset: str) -> bool:
+    """A build of a clone that was moved or copied, which CMake refuses unless it begins anew."""
     cache = ROOT / "build" / preset / "CMakeCache.txt"
-    if cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text(encoding="utf-8"):
-        shutil.rmtree(cache.parent)
+    return cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text(encoding="utf-8")
 
 
 def _build(preset: str, definitions: Sequence[str], targets: Sequence[str]) -> bool:
-    _expect_here(preset)
+    """What else lies in the build's folder stays, as what fuzzing has found."""
+    expect_preset(preset)
     cmake = tool("cmake")
-    configure: Command = [cmake, "--preset", preset, *definitions]
+    configure: Command = [cmake, "--preset", preset, *(["--fresh"] if _is_of_another(preset) else []), *definitions]
     wanted = ["--target", *targets] if targets else []
     build: Command = [cmake, "--build", f"build/{preset}", "--parallel", str(JOBS), *wanted]
     return step(f"build {preset}", configure, build)

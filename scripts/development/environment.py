@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,11 +12,21 @@ from development.steps import ROOT, Command, Stop, log_of, step
 VENV = ROOT / ".venv"
 PIP: Command = [VENV / "bin" / "pip", "install", "--disable-pip-version-check", "--no-compile", "--quiet"]
 HAKMEM = VENV / "bin" / "hakmem"
+MARK = "made-by-dev"
 BASE, ALL = "requirements.txt", "requirements-all.txt"  # in lab/: what most commands need; what each and the tests need
 
 
 def make() -> None:
-    if not _is_here() and not step("python3 -m venv", ["python3", "-m", "venv", "--clear", VENV]):
+    """Removes one that doesn't work, if it is of its own making. MARK comes first: it may be interrupted."""
+    if _is_here():
+        return
+    if VENV.is_symlink() or (VENV.exists() and not any(VENV.glob("made-*"))):
+        raise Stop(".venv is somebody's own, and doesn't work here: move it away, or remove it")
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    VENV.mkdir()
+    (VENV / MARK).touch()
+    if not step("python3 -m venv", ["python3", "-m", "venv", VENV]):
         raise Stop("there is no Python environment in .venv, and none can be made")
 
 
@@ -39,11 +50,13 @@ def pip(title: str, *words: str | Path, settings: tuple[str, ...] = ()) -> None:
 
 
 def _why(log: Path) -> str:
-    """In pip's own words."""
+    """In pip's own words, but for those with which it takes a network that fails for an index without packages."""
     said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in said if line.startswith("ERROR")]
     last = (errors or said)[-1:]
     name = log.relative_to(ROOT)
+    if any("after connection broken by" in line for line in said):
+        return f": is there a network? {name} tells more"
     return f": {last[0].strip()[:200]} ({name} tells more)" if last else f"; {name} is empty: is the disk full?"
 
 

@@ -40,9 +40,13 @@ def format_sources() -> bool:
     return subprocess.run([clang_format(), "-i", "--", *_sources()], cwd=ROOT).returncode == 0
 
 
+def _is_own(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
+
+
 def _sources() -> list[str]:
     """What git has or would take; outside of a checkout all."""
     names = listed()
     folders = ("bench", "examples", "include", "lab", "packaging", "src", "tests")
     names = names or [str(path.relative_to(ROOT)) for top in folders for path in (ROOT / top).rglob("*")]
-    return sorted(name for name in names if name.endswith(FORMATTED) and (ROOT / name).is_file())
+    return sorted(name for name in names if name.endswith(FORMATTED) and _is_own(ROOT / name))

@@ -19,7 +19,7 @@ from development import junit
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "logs"
 ALONE = "DEV_IS_ALONE"  # in the environment of a ./dev that another one has started, and waits for
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which somebody ends a ./dev
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # by which somebody ends a ./dev
 TAIL = 80  # lines of its output that a failed step shows
 QUIET = re.compile(r"^ *[0-9]+/[0-9]+ .* Passed |^ *Start +[0-9]+: |^[^ ]*/(cc|c\+\+|clang[^ ]*) -")  # but for these
 
@@ -29,7 +29,11 @@ OTHERS = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|PREFIX|CONFIG"
     r"|CONFIG_PARAMETERS|CONFIG_COUNT|GRAFT_FILE|SHALLOW_FILE|IMPLICIT_WORK_TREE|NO_REPLACE_OBJECTS"
     r"|REPLACE_REF_BASE|INTERNAL_SUPER_PREFIX)"
-    r"|PIP_(USER|TARGET|PREFIX|ROOT|DRY_RUN|REQUIRE_HASHES|NO_DEPS)|PYTEST_ADDOPTS|PYTEST_PLUGINS"
+    r"|PIP_(USER|TARGET|PREFIX|ROOT|DRY_RUN|REQUIRE_HASHES|NO_DEPS)|PYTEST_ADDOPTS|PYTEST_PLUGINS|PYTHONOPTIMIZE"
+)
+# Settings of allocators: tests choose their own.
+SETTINGS = re.compile(
+    "HAKMEM_.*|HAK_TEST_FORM|LD_PRELOAD|(MALLOC|MIMALLOC|TCMALLOC|SCUDO|SNMALLOC)_.*|GLIBC_TUNABLES|PYTHONMALLOC"
 )
 
 Command = Sequence[str | Path]
@@ -39,11 +43,13 @@ class Stop(Exception):
     """Something is missing. The message is one line that says what it is, or what to type."""
 
 
-def leave_out(environment: MutableMapping[str, str]) -> None:
-    """Takes OTHERS out of it, and has Python take names of files as UTF-8 in each locale."""
-    for name in [name for name in environment if OTHERS.fullmatch(name)]:
+def leave_out(environment: MutableMapping[str, str], which: re.Pattern[str] = OTHERS) -> list[str]:
+    """Takes these names out of it, which it returns, and has Python take names of files as UTF-8 in each locale."""
+    names = sorted(name for name in environment if which.fullmatch(name))
+    for name in names:
         del environment[name]
     environment["PYTHONUTF8"] = "1"
+    return names
 
 
 def git(*words: str) -> str:
@@ -57,7 +63,9 @@ def git(*words: str) -> str:
 
 
 def listed() -> list[str]:
-    """Files that git has or would take."""
+    """Files that git has or would take; none where this is a part of another repository, which may ignore it."""
+    if Path(git("rev-parse", "--show-toplevel").rstrip("\n")) != ROOT:
+        return []
     return re.findall("[^\0]+", git("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from development import build, environment, junit, lint, packages
-from development.steps import ALONE, LOGS, ROOT, Command, Stop, Tally, git, listed
+from development.steps import ALONE, LOGS, ROOT, SETTINGS, Command, Stop, Tally, git, leave_out, listed
 
 WANTING = re.compile(r"not installed|Debian's package|apt-get install")  # a test was skipped for want of a package
 TIMES = ("<!-- times -->\n", "<!-- /times -->")  # in CONTRIBUTING.md, around the table
@@ -83,11 +83,13 @@ def _long(tally: Tally) -> None:
         tally.check(f"package {kind}", ["env", f"{ALONE}=1", "./dev", "package", kind])
 
 
+QUICK = "quick"
+
 # By the option that asks for it: what it runs, the packages that it needs, and those without which it skips tests.
 GROUPS: dict[str, tuple[Callable[[Tally], None], Sequence[str], Sequence[str]]] = {
-    "": (_quick, ["test"], []),
-    "--forms": (_forms, ["test", "programs", "fleet", "lint", "cpython", "emulated"], ["browser", "perf"]),
-    "--long": (_long, ["test", "long", "cpython", "emulated"], ["programs"]),
+    QUICK: (_quick, ["test"], []),
+    "--forms": (_forms, ["test", "programs", "fleet", "lint", "emulated"], ["browser", "perf", "cpython"]),
+    "--long": (_long, ["test", "long", "emulated"], ["programs", "cpython"]),
 }
 
 
@@ -95,12 +97,14 @@ def run(option: str) -> int:
     """Exit status 0 when nothing has failed. With CI=true a test that was skipped for want of a package has failed."""
     begin = time.monotonic()
     work, needed, wanted = GROUPS[option]
-    if re.search("[ :]", str(ROOT)):
-        raise Stop(f"LD_PRELOAD can't name a path with a space or a colon in it: {ROOT}; clone to another folder")
+    if re.search("[ :;$]", str(ROOT)):
+        raise Stop(f"LD_PRELOAD and CMake take no path with a space, : ; or $ in it: {ROOT}; clone to another folder")
+    if names := leave_out(os.environ, SETTINGS):
+        print(f"Tests choose their own settings: {' '.join(names)} left out")
     build.prepare(*needed)
     packages.try_to_install(wanted)
     commit, before, tally = git("rev-parse", "HEAD").strip(), _tree(), Tally()
-    if not commit:
+    if not commit or not before:
         print("git tells nothing of this tree: whether the tests change it is not looked at")
     work(tally)
     if changed := _changed(commit, before):

@@ -112,7 +112,7 @@ def main() -> int:
     if not modules:
         version = subprocess.run([programs.PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
                                  stdout=subprocess.PIPE, text=True).stdout.strip()
-        print(f"skipped: no Python here has its tests (apt-get install libpython{version}-testsuite)")
+        print(f"skipped: no Python here has its tests (Debian's package libpython{version}-testsuite)")
         return SKIPPED
     timeout_s, failures = LONG_TIMEOUT_S if arguments.long else TIMEOUT_S, 0
     own = hakmem(arguments.lib)
