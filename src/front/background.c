@@ -41,6 +41,8 @@ enum {
     PERIODS_TO_SLEEP = 4,
     RECHECK_US = 10000000, /* where the fence was refused, a miss may go unnoticed */
     MISSES_PER_LOOK = 16,  /* of a program without the thread, at the clock */
+    MOST_YIELD_MS = 20,    /* that it waits for memory to go back before a fork */
+    UNITS_AT_ONCE = 512,   /* 32 MiB */
     MOST_END_MS = 10000,   /* that the program's last thread waits for hakmem's to end */
 };
 
@@ -239,11 +241,27 @@ static void leave_nothing_free(void) {
     forget_bursts();
 }
 
+/* The program waits for it: what the time is enough for, whole units first. The round goes on in the program's own
+ * calls (pool/purge.h). */
+static void give_back_in_time(void) {
+    uint64_t end_ms = hak_os_clock_ms() + MOST_YIELD_MS;
+    size_t bytes = 0;
+    hak_purge_begin_round(NULL);
+    hak_mapping_cache_purge();
+    while (hak_os_clock_ms() < end_ms && hak_region_purge_units(UNITS_AT_ONCE, true) != 0) {
+    }
+    while (hak_os_clock_ms() < end_ms && !hak_purge_turn(&bytes)) {
+    }
+}
+
 /* The program is to be alone now, and may never miss again. */
 static void leave_little_free(void) {
     uint64_t bytes = hak_atomic_exchange(&may_leave_bytes, UINT64_MAX, relaxed);
-    if (hak_mapping_cache_free_bytes() + hak_allowance_free_in_slabs() > bytes) leave_nothing_free();
-    else if (bytes != UINT64_MAX) forget_bursts();
+    if (bytes == UINT64_MAX) return;
+    bool is_much = hak_mapping_cache_free_bytes() + hak_allowance_free_in_slabs() > bytes;
+    if (bytes == 0) leave_nothing_free();
+    else if (is_much && !hak_knob_is_highest(decay_ms)) give_back_in_time();
+    forget_bursts();
 }
 
 /* The last that the thread does, whyever it ends. */

@@ -22,6 +22,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from preloads import expect_hakmem
 from typing import Any
 
 LIMIT_S = 300
@@ -476,6 +478,7 @@ CASES = {"exit": at_exit, "threads": threads, "signal": on_signal, "stderr": to_
 
 def main() -> int:
     library, schema = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+    expect_hakmem(library)
     with tempfile.TemporaryDirectory(prefix="statistics-", dir=os.getcwd()) as folder:
         try:
             CASES[sys.argv[3]](library, schema, Path(folder))

@@ -336,6 +336,7 @@ int main(int argc, char **argv) {
     library = argv[2];
     if (argc == 4) bytes_of_case = argv[3];
     if (library[0] == '\0') {
+        EXPECT(getenv("LD_PRELOAD") == NULL || dlsym(RTLD_DEFAULT, "hak_owns") != NULL, "not on hakmem");
         if (!strcmp(argv[1], "virt")) copy_virt();
         else if (!strcmp(argv[1], "anonymous")) copy_anonymous();
         else if (!strcmp(argv[1], "limit_as")) copy_limit(RLIMIT_AS);

@@ -817,6 +817,36 @@ static void is_alone_for_a_while(void **state) {
     assert_non_null(fake_os.thread);
 }
 
+static void take_time(void) {
+    static uint32_t purges;
+    fake_os.clock_ms += ++purges % 64 == 0;
+}
+
+static void run_to_its_end(void) {
+    if (thread_state() != HAK_BACKGROUND_ENDING) return;
+    fake_os.at_wait = NULL;
+    fake_os.thread();
+}
+
+/* A fork waits for some of what is free to go back. The rest does in the program's own calls. */
+static void does_not_wait_for_long(void **state) {
+    (void)state;
+    begin_in_bursts();
+    fill(BLOCKS);
+    empty(BLOCKS, 8); /* each second page is a hole */
+    fake_os.at_purge = take_time;
+    fake_os.at_wait = run_to_its_end;
+    uint64_t before_ms = fake_os.clock_ms, before = purged_bytes();
+    hak_background_yield(HAK_YIELD);
+    fake_os.at_purge = NULL;
+    assert_int_equal(thread_state(), HAK_BACKGROUND_NONE);
+    assert_in_range(fake_os.clock_ms - before_ms, 20, 25);
+    uint64_t at_once = purged_bytes() - before;
+    assert_in_range(at_once, 4 * HAK_MIB, 12 * HAK_MIB);
+    for (int i = 0; i < BLOCKS; i += 80) hak_free(blocks[i]);
+    assert_true(purged_bytes() - before > at_once + 4 * HAK_MIB);
+}
+
 static void ask_it_to_end(void) { hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed); }
 
 /* What was asked of a thread that had ended by itself is not asked of the next one: it ends with the program's last
@@ -941,5 +971,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
           cmocka_unit_test(stays_between_bursts), cmocka_unit_test(pays_for_its_own_process), cmocka_unit_test(yields),
           cmocka_unit_test(yields_once), cmocka_unit_test(is_alone_for_a_while),
-          cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
-          cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
+          cmocka_unit_test(does_not_wait_for_long), cmocka_unit_test(does_not_yield_while_it_starts),
+          cmocka_unit_test(does_not_yield_to_threads), cmocka_unit_test(keeps_little_without_it),
+          cmocka_unit_test(keeps_next_to_nothing_before_it))
