@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,21 +102,24 @@ def choose(names: Iterable[str]) -> list[Policy]:
     return [policy for policy in POLICIES if not wanted or policy is TODAY or policy.name in wanted]
 
 
-def answer(case: ReplayCase, policies: Sequence[Policy], *, check: bool) -> Answer:
+def answer(
+    case: ReplayCase, policies: Sequence[Policy], *, check: bool, tell: Callable[[str], None] = lambda text: None
+) -> Answer:
     recorded = trace.parse(case.file().read_bytes(), case.name)
     try:
         made = calls.of_trace(recorded)
     except TraceError as error:
         raise TraceError(f"{case.name}: {error}") from None
-    return Answer(
-        case.name,
-        len(made),
-        recorded.thread_count,
-        packing.least(made),
-        packing.with_hindsight(made),
-        {policy: Program(policy).make(made) for policy in policies},
-        _check(recorded, made) if check else None,
-    )
+    peaks = {}
+    for policy in policies:
+        tell(f"placing {len(made):,} calls by {policy.name}")
+        peaks[policy] = Program(policy).make(made)
+    tell("packing blocks as if the future were known")
+    least, hindsight = packing.least(made), packing.with_hindsight(made)
+    if check:
+        tell(f"replaying {case.name}")
+    checked = _check(recorded, made) if check else None
+    return Answer(case.name, len(made), recorded.thread_count, least, hindsight, peaks, checked)
 
 
 def expect_agreement(answers: Iterable[Answer]) -> None:

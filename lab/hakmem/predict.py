@@ -258,20 +258,26 @@ def predict(
     replay_rounds: int,
     timeout_s: float | None = None,
     on_step: OnStep = lambda step: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Answer:
     """Of the command, which is run on the incumbent alone."""
     process.expect_command(words)
     case = delays.DelayedCase(CommandCase(tuple(words), timeout_s))
+    tell(f"counting the calls of {case.name}")
     pilot, counts = case.counted(Variant(COUNTED, incumbent))
     with tempfile.TemporaryDirectory(prefix="hakmem-predict-") as folder:
+        tell(f"recording {counts.calls:,} calls")
         recorded = _record(case.case, incumbent, Path(folder))
         kept, event_count = _largest({path: of.event_count for path, of in recorded.items()})
         is_cut = any(recorded[path].is_full for path in kept) or counts.calls > MISSED * sum(
             of.event_count for of in recorded.values()
         )
         own = measure.variants([incumbent, *peers])
+        tell(f"replaying {event_count:,} calls under {len(own)} allocators")
         replayed = _whole(replays.cases(map(str, kept), "sanity"), own, 1, replay_rounds, on_step)
+        tell("packing blocks as if the future were known")
         peaks = [packing.least(calls.each(trace.read(path))).peak for path in kept if not is_cut]
+    tell(f"running {case.name} with calls that wait")
     program = _whole([case], delays.variants(incumbent, pilot), 2, rounds, on_step)
     failures = [*program.failures, *replayed.failures]
     of = Rounds(program, replayed, max(1.0, counts.calls / event_count), max(peaks, default=None))

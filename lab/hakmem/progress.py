@@ -13,6 +13,11 @@ from hakmem.measure import Step
 LEAST_TOLD_S = 5
 
 
+def tell(text: str) -> None:
+    """What begins now, where no rounds are counted."""
+    print(f"hakmem: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def shown() -> Iterator[Callable[[Step], None]]:
     """Gives the callback for measure()."""

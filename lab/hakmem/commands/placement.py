@@ -22,7 +22,7 @@ def command(names: tuple[str, ...], check: bool, json_file: Path | None, traces:
 
     Exit status: 0; 1 when --check finds the model off by more than 5 %; 2 for what is no trace.
     """
-    from hakmem import native, placement, replays
+    from hakmem import native, placement, progress, replays
 
     if not traces:
         raise click.UsageError("no trace: expected a file, or a name that `hakmem replay --list` prints")
@@ -31,7 +31,7 @@ def command(names: tuple[str, ...], check: bool, json_file: Path | None, traces:
     policies = placement.choose(names)
     answers = []
     for case in replays.cases(traces, size="sanity"):
-        found = placement.answer(case, policies, check=check)
+        found = placement.answer(case, policies, check=check, tell=progress.tell)
         answers.append(found)
         if not files.takes_output(json_file):
             print(found.text() + "\n", flush=True)

@@ -54,7 +54,14 @@ def command(
     peers = [one for one in allocators.resolve(names or ("all",)) if one != incumbent]
     with progress.shown() as on_step:
         found = predict.predict(
-            words, incumbent, peers, rounds=rounds, replay_rounds=replays, timeout_s=timeout, on_step=on_step
+            words,
+            incumbent,
+            peers,
+            rounds=rounds,
+            replay_rounds=replays,
+            timeout_s=timeout,
+            on_step=on_step,
+            tell=progress.tell,
         )
     plain = json.dumps(found.plain(), indent=1, allow_nan=False) + "\n"
     output.show(found.report(), None, None, plain=(json_file, plain))
