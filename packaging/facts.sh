@@ -1,11 +1,16 @@
 # What all recipes of packages start from. Sourced; the working directory becomes the tree's root.
 set -euo pipefail
+unset CDPATH # it would lead elsewhere
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/build/packages
 version=$(sed -n 's/^#define HAK_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' include/hakmem/hakmem.h | paste -sd.)
 homepage=$(sed -n 's/^Homepage = "\(.*\)"$/\1/p' pyproject.toml)
 maintainer=$(sed -n 's/^maintainers = \[{ name = "\(.*\)", email = "\(.*\)" }\]$/\1 <\2>/p' pyproject.toml)
 export SOURCE_DATE_EPOCH
+[ "$(git rev-parse --show-toplevel)" = "$(pwd -P)" ] || {
+    echo "$PWD is in another repository: packages are made in a clone" >&2
+    exit 2
+}
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # of all files in packages
 processors=("$(uname -m)") # that wheels are made for
 [ "${processors[0]}" != x86_64 ] || processors+=(aarch64)

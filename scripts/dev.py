@@ -197,15 +197,13 @@ def _interrupt(number: int, _: object) -> None:
 
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Two of them would build the same files. A demo or a benchmark holds the lock until its end."""
+    """Two of them would build the same files. What it becomes holds the lock until its end."""
     if name == "help" or steps.ALONE in os.environ:
         yield
         return
-    file = ROOT / ".dev.lock"  # not in build/, which `clean` removes
-    if file.exists() and not os.access(file, os.W_OK):
-        raise Stop(f"{file.name} is another user's, perhaps root's: type sudo rm {file}")
-    with open(file, "ab") as lock:
-        os.set_inheritable(lock.fileno(), name in ("demo", "bench"))
+    # Not in build/, which `clean` removes. It may be root's, and is only read.
+    with open(os.open(ROOT / ".dev.lock", os.O_RDONLY | os.O_CREAT, 0o644), "rb") as lock:
+        os.set_inheritable(lock.fileno(), name in (*LABORATORY, "fuzz"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -229,7 +227,8 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 def main(words: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _interrupt)
     steps.leave_out(os.environ)
     name, *rest = words or ["help"]
     try:
@@ -243,7 +242,9 @@ def main(words: Sequence[str]) -> int:
     except BrokenPipeError:
         status = 1  # who has read the output has enough of it
     except OSError as error:
-        print(f"dev: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        whose = "; is it of another user's ./dev, as root's?" if isinstance(error, PermissionError) else ""
+        print(f"dev: {where}{error.strerror or error}{whose}", file=sys.stderr)
         status = 2
     try:
         sys.stdout.flush()

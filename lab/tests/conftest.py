@@ -18,6 +18,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A hook of git's that runs the tests has variables that name its repository: tests make some of their own.
 steps.leave_out(os.environ)
+steps.leave_out(os.environ, steps.SETTINGS)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -105,16 +105,35 @@ def test_tests_choose_their_own_settings(
     assert said in capsys.readouterr().out
 
 
-def test_a_lock_of_another_user_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_may_be_another_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     monkeypatch.delenv(steps.ALONE, raising=False)
-    (tmp_path / ".dev.lock").touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != ".dev.lock")
-    with (
-        pytest.raises(Stop, match=r"^\.dev\.lock is another user's, perhaps root's: type sudo rm "),
-        dev._alone("build"),
-    ):
-        pytest.fail("it has the lock")
+    (tmp_path / ".dev.lock").touch(0o444)
+    flags: list[int] = []
+    opened = os.open
+
+    def watched(path: Path, how: int, mode: int) -> int:
+        flags.append(how)
+        return opened(path, how, mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    with dev._alone("build"):
+        assert flags == [os.O_RDONLY | os.O_CREAT]
+
+
+def test_what_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nohup has it. Else a terminal that closes ends the steps, too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        assert dev.main(["help"]) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGQUIT) == signal.getsignal(signal.SIGTERM) == dev._interrupt
+        assert signal.SIGQUIT in steps.ENDS
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_path_that_no_preload_can_name_is_told_at_once(
@@ -158,6 +177,8 @@ def test_why_pip_failed_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest
     retry = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/click/\n"
     log.write_text(retry + "ERROR: No matching distribution found for click==8\n")
     assert environment._why(log) == ": is there a network? pip.log tells more"
+    log.write_text(retry + "ERROR: Could not install packages due to an OSError: No space left on device\n")
+    assert environment._why(log).startswith(": ERROR: Could not install packages due to an OSError: No space left")
     log.write_text("")
     assert environment._why(log) == "; pip.log is empty: is the disk full?"
 
@@ -304,6 +325,11 @@ def test_a_build_of_another_folder_begins_anew(monkeypatch: pytest.MonkeyPatch, 
         assert build.whole("fuzz") and ("--fresh" in begun[-1]) is is_fresh
     assert build.whole("release") and "--fresh" not in begun[-1]
     assert (folder / "crash-1").exists()
+    (tmp_path / "build" / "release").mkdir()
+    cache = tmp_path / "build" / "release" / "CMakeCache.txt"
+    for home, without in ((tmp_path, False), (f"{tmp_path}/old", True)):  # it needs the tests' packages no more
+        cache.write_text(f"HAK_TESTS:BOOL=ON\nCMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
+        assert build.programs("hakmem_shared") and ("-DHAK_TESTS=OFF" in begun[-1]) is without
 
 
 def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -317,25 +343,29 @@ def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.Monke
     pip.write_text(pip.read_text().replace(str(tmp_path), "/old"))
     environment.make()
     assert str(tmp_path) in pip.read_text()
-    (tmp_path / ".venv" / environment.MARK).rename(tmp_path / ".venv" / "made-of-requirements.txt")
-    pip.unlink()
+    shutil.rmtree(tmp_path / ".venv" / "bin")  # as if it was interrupted
+    environment.make()
+    assert pip.exists() and (tmp_path / ".venv" / environment.MARK).exists()
+    shutil.rmtree(tmp_path / ".venv")
+    (tmp_path / ".venv").mkdir()  # the same, at its beginning
     environment.make()
     assert pip.exists()
 
 
 def test_an_environment_of_somebody_s_own_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without pip, as some tools make it, or behind a link."""
+    """Without pip, as some tools make it, or behind a link; and where the laboratory was installed, when it worked."""
     monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "made-by-dev").touch()
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "own").touch()
-    with pytest.raises(Stop, match=r"^\.venv is somebody's own"):
+    (tmp_path / ".venv" / "made-of-requirements.txt").touch()
+    with pytest.raises(Stop, match=r"^\.venv doesn't work, and isn't known to be of \./dev's making"):
         environment.make()
     assert (tmp_path / ".venv" / "own").exists()
     (tmp_path / ".venv").rename(tmp_path / "away")
     (tmp_path / ".venv").symlink_to("shared")
-    with pytest.raises(Stop, match=r"^\.venv is somebody's own"):
+    with pytest.raises(Stop, match=r"^\.venv doesn't work, and isn't known to be of \./dev's making"):
         environment.make()
     assert (tmp_path / "shared" / "made-by-dev").exists()
 
@@ -344,7 +374,10 @@ def test_format_follows_no_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     (tmp_path / "own.c").touch()
     (tmp_path / "link.c").symlink_to("own.c")
     monkeypatch.setattr(lint, "ROOT", tmp_path)
-    monkeypatch.setattr(lint, "listed", lambda: ["own.c", "link.c", "gone.c", "page.md"])
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "other.c").touch()
+    (tmp_path / "folder").symlink_to("else")
+    monkeypatch.setattr(lint, "listed", lambda: ["own.c", "link.c", "gone.c", "page.md", "folder/other.c"])
     assert lint._sources() == ["own.c"]
 
 
@@ -355,6 +388,8 @@ def test_a_tree_in_another_repository_is_not_that_one_s(monkeypatch: pytest.Monk
     (tmp_path / "sub" / "file").touch()
     monkeypatch.setattr(steps, "ROOT", tmp_path)
     assert steps.listed() == ["sub/file"]
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.c")).touch()  # a name that is no text
+    assert sorted(map(os.fsencode, steps.listed())) == [b"caf\xe9.c", b"sub/file"]
     monkeypatch.setattr(steps, "ROOT", tmp_path / "sub")
     assert steps.listed() == []
 
@@ -553,7 +588,8 @@ def test_what_can_not_be_written_is_a_line(monkeypatch: pytest.MonkeyPatch, caps
 
     errors = [PermissionError(13, "Permission denied", "build/logs/x.log"), OSError(28, "No space left on device")]
     monkeypatch.setitem(dev.COMMANDS, "clean", refuse)
-    assert dev.main(["clean"]) == 2 and capsys.readouterr().err == "dev: build/logs/x.log: Permission denied\n"
+    said = "dev: build/logs/x.log: Permission denied; is it of another user's ./dev, as root's?\n"
+    assert dev.main(["clean"]) == 2 and capsys.readouterr().err == said
     assert dev.main(["clean"]) == 2 and capsys.readouterr().err == "dev: No space left on device\n"
 
 
@@ -806,6 +842,23 @@ def test_times_are_written_into_their_table(logs: Path) -> None:
     runs = re.findall(r"^\| (\w+-\w+) ", page.read_text(), re.MULTILINE)
     assert list(dict.fromkeys(runs)) == ["quick-laboratory", "quick-release", "forms-laboratory", "long-release"]
     assert "\n| quick-release | unit | 2 | 2 |\n" in page.read_text() and "old" not in page.read_text()
+
+
+def test_a_full_disk_leaves_the_page(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = logs.parent / "CONTRIBUTING.md"
+    page.write_text(before := f"before\n{testing.TIMES[0]}{testing.TIMES[1]}\nafter\n")
+    logs.mkdir()
+    (logs / "quick-release.xml").write_text(CTEST)
+
+    def write_a_part(path: Path, text: str, encoding: str = "") -> None:
+        with path.open("w") as file:
+            file.write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_a_part)
+    with pytest.raises(OSError, match="No space"):
+        testing.write_times()
+    assert page.read_text() == before and not list(logs.parent.glob("*.part"))
 
 
 @pytest.mark.parametrize("marks", ["", testing.TIMES[0]])

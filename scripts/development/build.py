@@ -54,7 +54,8 @@ def whole(preset: str, *targets: str) -> bool:
 def programs(*targets: str) -> bool:
     """Some targets of the release build, which need none of the tests' packages. A build with tests keeps them."""
     cache = ROOT / "build" / "release" / "CMakeCache.txt"
-    has_tests = cache.is_file() and "HAK_TESTS:BOOL=ON" in cache.read_text(encoding="utf-8")
+    is_ours = cache.is_file() and not _is_of_another("release")
+    has_tests = is_ours and "HAK_TESTS:BOOL=ON" in cache.read_text(encoding="utf-8")
     return _build("release", [] if has_tests else ["-DHAK_TESTS=OFF", "-DHAK_LAB=ON"], targets)
 
 

@@ -17,15 +17,18 @@ BASE, ALL = "requirements.txt", "requirements-all.txt"  # in lab/: what most com
 
 
 def make() -> None:
-    """Removes one that doesn't work, if it is of its own making. MARK comes first: it may be interrupted."""
+    """Empties one that doesn't work, if MARK says that it is of its own making. It may be interrupted at any moment."""
     if _is_here():
         return
-    if VENV.is_symlink() or (VENV.exists() and not any(VENV.glob("made-*"))):
-        raise Stop(".venv is somebody's own, and doesn't work here: move it away, or remove it")
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    VENV.mkdir()
+    if VENV.is_symlink() or VENV.exists() and not (VENV / MARK).exists() and any(VENV.iterdir()):
+        raise Stop(".venv doesn't work, and isn't known to be of ./dev's making: move it away, or remove it")
+    VENV.mkdir(exist_ok=True)
     (VENV / MARK).touch()
+    for child in VENV.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != MARK:
+            child.unlink()
     if not step("python3 -m venv", ["python3", "-m", "venv", VENV]):
         raise Stop("there is no Python environment in .venv, and none can be made")
 
@@ -45,17 +48,19 @@ def _is_here() -> bool:
 def pip(title: str, *words: str | Path, settings: tuple[str, ...] = ()) -> None:
     """`settings`: NAME=VALUE, for the package's own build."""
     make()
-    if not step(title, [*(["env", *settings] if settings else []), *PIP, *words], tail=0):
+    without = ["env", "-u", "PYTHONPATH"]  # what lies there would count as installed
+    if not step(title, [*without, *settings, *PIP, *words], tail=0):
         raise Stop(f"pip could not install it{_why(log_of(title))}")
 
 
 def _why(log: Path) -> str:
     """In pip's own words, but for those with which it takes a network that fails for an index without packages."""
+    is_no_package = re.compile("^ERROR: (No matching distribution|Could not find a version)")
     said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in said if line.startswith("ERROR")]
     last = (errors or said)[-1:]
     name = log.relative_to(ROOT)
-    if any("after connection broken by" in line for line in said):
+    if last and is_no_package.match(last[0]) and any("after connection broken by" in line for line in said):
         return f": is there a network? {name} tells more"
     return f": {last[0].strip()[:200]} ({name} tells more)" if last else f"; {name} is empty: is the disk full?"
 

@@ -41,7 +41,8 @@ def format_sources() -> bool:
 
 
 def _is_own(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()
+    """Not behind a link: what it leads to may be somebody else's."""
+    return file.is_file() and file.resolve() == file
 
 
 def _sources() -> list[str]:

@@ -30,6 +30,7 @@ OTHERS = re.compile(
     r"|CONFIG_PARAMETERS|CONFIG_COUNT|GRAFT_FILE|SHALLOW_FILE|IMPLICIT_WORK_TREE|NO_REPLACE_OBJECTS"
     r"|REPLACE_REF_BASE|INTERNAL_SUPER_PREFIX)"
     r"|PIP_(USER|TARGET|PREFIX|ROOT|DRY_RUN|REQUIRE_HASHES|NO_DEPS)|PYTEST_ADDOPTS|PYTEST_PLUGINS|PYTHONOPTIMIZE"
+    r"|PIP_PYTHON|CDPATH|DESTDIR"
 )
 # Settings of allocators: tests choose their own.
 SETTINGS = re.compile(
@@ -56,7 +57,7 @@ def git(*words: str) -> str:
     """What it says of this clone; nothing where it fails, or where there is none."""
     command = ["git", "-c", f"safe.directory={ROOT}", *words]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="surrogateescape")
     except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -104,7 +105,7 @@ def run(option: str) -> int:
     build.prepare(*needed)
     packages.try_to_install(wanted)
     commit, before, tally = git("rev-parse", "HEAD").strip(), _tree(), Tally()
-    if not commit or not before:
+    if not before:
         print("git tells nothing of this tree: whether the tests change it is not looked at")
     work(tally)
     if changed := _changed(commit, before):
@@ -160,4 +161,10 @@ def write_times() -> None:
         rows[run] = [f"| {run} | {name} | {count} | {seconds:.0f} |" for name, (count, seconds) in longest]
     order = sorted(rows, key=lambda run: (groups.index(run.partition("-")[0]), run))
     lines = ["| run | group | tests | seconds |", "|---|---|--:|--:|", *(row for run in order for row in rows[run])]
-    page.write_text(f"{head}{begin}" + "".join(f"{line}\n" for line in lines) + f"{end}{tail}", encoding="utf-8")
+    whole = page.with_suffix(".md.part")  # the disk may be full
+    try:
+        whole.write_text(f"{head}{begin}" + "".join(f"{line}\n" for line in lines) + f"{end}{tail}", encoding="utf-8")
+        shutil.copymode(page, whole)
+        whole.replace(page)
+    finally:
+        whole.unlink(missing_ok=True)
