@@ -8,7 +8,7 @@ homepage=$(sed -n 's/^Homepage = "\(.*\)"$/\1/p' pyproject.toml)
 maintainer=$(sed -n 's/^maintainers = \[{ name = "\(.*\)", email = "\(.*\)" }\]$/\1 <\2>/p' pyproject.toml)
 export SOURCE_DATE_EPOCH
 [ "$(git rev-parse --show-toplevel)" = "$(pwd -P)" ] || {
-    echo "$PWD is in another repository: packages are made in a clone" >&2
+    echo "git takes $PWD for no clone of this user's: packages are made in one" >&2
     exit 2
 }
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # of all files in packages

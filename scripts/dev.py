@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from development import build, environment, lint, packages, steps, testing
 from development.steps import ROOT, Command, Stop, Tally
@@ -34,10 +34,10 @@ HELP = """The one way to build, test and show hakmem, the same on a desk and in 
   ./dev help                   this
 
 It installs what is missing with apt, as root or by sudo without a password; else it says what to type. It owns
-build/, with the output of every step in build/logs/, and .venv/. One waits for another in the same clone. What demo,
-bench and lab start runs in the folder that you are in, and has standard output to itself. `test` ends with the tests
-that were skipped; with CI=true, a test that was skipped for want of a package has failed. Exit status: 1 for a failure,
-2 where something is missing, 130 for Ctrl-C."""
+build/, with the output of every step in build/logs/, .venv/ and .dev.lock. One waits for another in the same clone.
+What demo, bench and lab start runs in the folder that you are in, and has standard output to itself. `test` ends with
+the tests that were skipped; with CI=true, a test that was skipped for want of a package has failed. Exit status: 1 for
+a failure, 2 where something is missing, 130 for Ctrl-C."""
 
 
 def execute(program: str | Path, *words: str) -> NoReturn:
@@ -195,15 +195,26 @@ def _interrupt(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
+def _lock_file() -> IO[bytes]:
+    """Not in build/, which `clean` removes. NFS locks only what may be written; another user's may be read only."""
+    file = ROOT / ".dev.lock"
+    try:
+        lock = open(file, "ab")
+    except PermissionError:
+        return open(file, "rb")
+    if os.fstat(lock.fileno()).st_uid == os.geteuid():
+        os.fchmod(lock.fileno(), 0o644)  # whatever the umask is
+    return lock
+
+
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Two of them would build the same files. What it becomes holds the lock until its end."""
+    """Two of them would build the same files. A demo, a benchmark or a fuzzer holds the lock until its end."""
     if name == "help" or steps.ALONE in os.environ:
         yield
         return
-    # Not in build/, which `clean` removes. It may be root's, and is only read.
-    with open(os.open(ROOT / ".dev.lock", os.O_RDONLY | os.O_CREAT, 0o644), "rb") as lock:
-        os.set_inheritable(lock.fileno(), name in (*LABORATORY, "fuzz"))
+    with _lock_file() as lock:
+        os.set_inheritable(lock.fileno(), name in ("demo", "bench", "fuzz"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -108,17 +108,23 @@ def test_tests_choose_their_own_settings(
 def test_the_lock_may_be_another_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     monkeypatch.delenv(steps.ALONE, raising=False)
-    (tmp_path / ".dev.lock").touch(0o444)
-    flags: list[int] = []
-    opened = os.open
+    before = os.umask(0o077)
+    try:
+        with dev._alone("build"):
+            assert (tmp_path / ".dev.lock").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+    opened, modes = open, []
 
-    def watched(path: Path, how: int, mode: int) -> int:
-        flags.append(how)
-        return opened(path, how, mode)
+    def may_only_read(path: Path, mode: str) -> object:
+        modes.append(mode)
+        if mode == "ab":
+            raise PermissionError
+        return opened(path, mode)
 
-    monkeypatch.setattr(os, "open", watched)
+    monkeypatch.setattr(dev, "open", may_only_read, raising=False)
     with dev._alone("build"):
-        assert flags == [os.O_RDONLY | os.O_CREAT]
+        assert modes == ["ab", "rb"]
 
 
 def test_what_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +326,8 @@ def test_a_build_of_another_folder_begins_anew(monkeypatch: pytest.MonkeyPatch, 
     folder = tmp_path / "build" / "fuzz"
     folder.mkdir(parents=True)
     (folder / "crash-1").touch()
-    for home, is_fresh in ((tmp_path, False), (f"{tmp_path}/old", True)):
+    (tmp_path / "link").symlink_to(tmp_path)
+    for home, is_fresh in ((tmp_path, False), (f"{tmp_path}/link", False), (f"{tmp_path}/old", True)):
         (folder / "CMakeCache.txt").write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
         assert build.whole("fuzz") and ("--fresh" in begun[-1]) is is_fresh
     assert build.whole("release") and "--fresh" not in begun[-1]
@@ -371,14 +378,16 @@ def test_an_environment_of_somebody_s_own_stays(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_format_follows_no_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "own.c").touch()
-    (tmp_path / "link.c").symlink_to("own.c")
+    """Nor does it take what a developer has put elsewhere."""
+    for folder in ("src", "else", "scratch"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.c").touch()
+    (tmp_path / "src" / "link.c").symlink_to("own.c")
+    (tmp_path / "tests").symlink_to("else")
+    names = ["src/own.c", "src/link.c", "src/gone.c", "src/page.md", "tests/own.c", "scratch/own.c"]
     monkeypatch.setattr(lint, "ROOT", tmp_path)
-    (tmp_path / "else").mkdir()
-    (tmp_path / "else" / "other.c").touch()
-    (tmp_path / "folder").symlink_to("else")
-    monkeypatch.setattr(lint, "listed", lambda: ["own.c", "link.c", "gone.c", "page.md", "folder/other.c"])
-    assert lint._sources() == ["own.c"]
+    monkeypatch.setattr(lint, "listed", lambda: names)
+    assert lint._sources() == ["src/own.c"]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed (Debian's package git)")
@@ -850,15 +859,13 @@ def test_a_full_disk_leaves_the_page(logs: Path, monkeypatch: pytest.MonkeyPatch
     logs.mkdir()
     (logs / "quick-release.xml").write_text(CTEST)
 
-    def write_a_part(path: Path, text: str, encoding: str = "") -> None:
-        with path.open("w") as file:
-            file.write(text[:10])
+    def refuse(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", write_a_part)
+    monkeypatch.setattr(testing.shutil, "copymode", refuse)
     with pytest.raises(OSError, match="No space"):
         testing.write_times()
-    assert page.read_text() == before and not list(logs.parent.glob("*.part"))
+    assert page.read_text() == before
 
 
 @pytest.mark.parametrize("marks", ["", testing.TIMES[0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +63,10 @@ def programs(*targets: str) -> bool:
 def _is_of_another(preset: str) -> bool:
     """A build of a clone that was moved or copied, which CMake refuses unless it begins anew."""
     cache = ROOT / "build" / preset / "CMakeCache.txt"
-    return cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text(encoding="utf-8")
+    if not cache.is_file():
+        return False
+    home = re.search("^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(encoding="utf-8"), re.MULTILINE)
+    return home is None or Path(home[1]).resolve() != ROOT  # a shell in a link tells CMake the link
 
 
 def _build(preset: str, definitions: Sequence[str], targets: Sequence[str]) -> bool:

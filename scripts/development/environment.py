@@ -41,7 +41,7 @@ def _is_here() -> bool:
             return False
         asked: Command = [VENV / "bin" / "python", "-c", "import pip"]
         return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
-    except OSError:
+    except (OSError, UnicodeError):
         return False
 
 

@@ -10,6 +10,7 @@ from development import environment
 from development.steps import ROOT, Tally, listed
 
 FORMATTED = (".c", ".h", ".cpp", ".hpp")
+FOLDERS = ("bench", "examples", "include", "lab", "packaging", "src", "tests")  # that have sources
 CLANG_FORMAT = 14  # versions disagree with each other; this is the oldest of the systems we build on
 
 
@@ -48,6 +49,6 @@ def _is_own(file: Path) -> bool:
 def _sources() -> list[str]:
     """What git has or would take; outside of a checkout all."""
     names = listed()
-    folders = ("bench", "examples", "include", "lab", "packaging", "src", "tests")
-    names = names or [str(path.relative_to(ROOT)) for top in folders for path in (ROOT / top).rglob("*")]
+    names = names or [str(path.relative_to(ROOT)) for top in FOLDERS for path in (ROOT / top).rglob("*")]
+    names = [name for name in names if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
     return sorted(name for name in names if name.endswith(FORMATTED) and _is_own(ROOT / name))

@@ -7,8 +7,10 @@ import hashlib
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from development import build, environment, junit, lint, packages
 from development.steps import ALONE, LOGS, ROOT, SETTINGS, Command, Stop, Tally, git, leave_out, listed
@@ -161,10 +163,9 @@ def write_times() -> None:
         rows[run] = [f"| {run} | {name} | {count} | {seconds:.0f} |" for name, (count, seconds) in longest]
     order = sorted(rows, key=lambda run: (groups.index(run.partition("-")[0]), run))
     lines = ["| run | group | tests | seconds |", "|---|---|--:|--:|", *(row for run in order for row in rows[run])]
-    whole = page.with_suffix(".md.part")  # the disk may be full
-    try:
+    page = page.resolve()
+    with tempfile.TemporaryDirectory(prefix=".times-", dir=page.parent) as folder:  # the disk may be full
+        whole = Path(folder, page.name)
         whole.write_text(f"{head}{begin}" + "".join(f"{line}\n" for line in lines) + f"{end}{tail}", encoding="utf-8")
         shutil.copymode(page, whole)
         whole.replace(page)
-    finally:
-        whole.unlink(missing_ok=True)
