@@ -57,10 +57,9 @@ def demo(words: Sequence[str]) -> int:
 
 
 def test(words: Sequence[str]) -> int:
-    option = words[0] if words else testing.QUICK
-    if option not in testing.GROUPS:
-        raise Stop(f"test takes --forms or --long, or nothing; not {option}")
-    return testing.run(option)
+    if words and (words[0] == testing.QUICK or words[0] not in testing.GROUPS):
+        raise Stop(f"test takes --forms or --long, or nothing; not {words[0]}")
+    return testing.run(words[0] if words else testing.QUICK)
 
 
 def times(words: Sequence[str]) -> None:
@@ -254,7 +253,7 @@ def main(words: Sequence[str]) -> int:
         status = 1  # who has read the output has enough of it
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        whose = "; is it of another user's ./dev, as root's?" if isinstance(error, PermissionError) else ""
+        whose = "; another user's ./dev, as root's, may have made it" if isinstance(error, PermissionError) else ""
         print(f"dev: {where}{error.strerror or error}{whose}", file=sys.stderr)
         status = 2
     try:

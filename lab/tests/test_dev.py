@@ -60,7 +60,7 @@ def test_help_fits_on_a_screen_and_names_every_command() -> None:
 
 def test_what_it_does_not_know_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert dev.main(["nosuch"]) == 2 and capsys.readouterr().err == "dev: there is no nosuch; try ./dev help\n"
-    for word in ("--short", ""):
+    for word in ("--short", "", testing.QUICK):
         assert dev.main(["test", word]) == 2
         assert capsys.readouterr().err == f"dev: test takes --forms or --long, or nothing; not {word}\n"
     for words in (["lint", "--foo"], ["help", "x"], ["clean", "build"], ["test", "--forms", "--long"]):
@@ -597,7 +597,7 @@ def test_what_can_not_be_written_is_a_line(monkeypatch: pytest.MonkeyPatch, caps
 
     errors = [PermissionError(13, "Permission denied", "build/logs/x.log"), OSError(28, "No space left on device")]
     monkeypatch.setitem(dev.COMMANDS, "clean", refuse)
-    said = "dev: build/logs/x.log: Permission denied; is it of another user's ./dev, as root's?\n"
+    said = "dev: build/logs/x.log: Permission denied; another user's ./dev, as root's, may have made it\n"
     assert dev.main(["clean"]) == 2 and capsys.readouterr().err == said
     assert dev.main(["clean"]) == 2 and capsys.readouterr().err == "dev: No space left on device\n"
 
