@@ -79,8 +79,9 @@ void hak_background_begin(void);
  * may make, and one with two may not, or not with what it is to do for all of them. So it may have hakmem's. */
 void hak_background_watch(void);
 
-/* Ends the thread that works for a program with one thread; if more than 16 MiB are free, they go back for 20 ms, and
- * none begins for ten seconds. FOR_GOOD: all that is free goes back, and none begins any more. */
+/* Ends the thread that works for a program with one thread; none begins for ten seconds. If more than 16 MiB are free,
+ * it gives back for 20 ms before; the rest goes back in the program's calls. FOR_GOOD: all that is free goes back, and
+ * none begins any more. */
 enum hak_yield { HAK_YIELD, HAK_YIELD_FOR_GOOD };
 void hak_background_yield(enum hak_yield why);
 

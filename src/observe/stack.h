@@ -7,7 +7,9 @@
  * Who shows a stack cuts it at the first address that is no code. The innermost address is right in any case: it is
  * where the call of the function returns to whose frame the walk begins with.
  *
- * Nobody unmaps the stack that a thread runs on. On a coroutine's, whose end nobody knows, the kernel copies each word.
+ * Nobody unmaps the stack that a thread runs on. On another one, as coroutines have, the kernel copies each word: its
+ * end isn't known. A stack that lies a little below the thread's own is taken for that (hak_os_stack_end), and there a
+ * frame that leads astray may still meet memory that another thread unmaps.
  *
  * What the tables say of an address is remembered, for all threads, in a table of a fixed size. A library that is
  * loaded where another one was is taken for that, at the same return addresses, until something else has their places.

@@ -172,7 +172,7 @@ void hak_os_wait_until_gone(uint32_t thread);
 uintptr_t hak_os_this_thread(void);
 
 /* Where the calling thread's stack ends, if `place` is on the one that it began with: nobody unmaps what lies between
- * them. 0: it is on another one, as coroutines have. */
+ * them. 0: it is on another one, as coroutines have. One that lies less than a GiB below is taken for the thread's. */
 uintptr_t hak_os_stack_end(uintptr_t place);
 
 /* By a thread that was started so: from now on it is named hakmem, has a table of descriptors of its own where the

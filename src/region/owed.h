@@ -12,7 +12,8 @@
 extern HAK_ATOMIC(uint64_t) hak_owed_units;
 
 /* The generation of the process in which a background thread ends the periods (region/decay.h) and gives back what lies
- * free; 0: nowhere. A child has none, also one that was made without libc, in which nobody says so. */
+ * free; 0: nowhere. A child has none, also one that was made without libc, in which nobody says so, where the kernel
+ * empties a page in it (region/generation.h). */
 extern HAK_ATOMIC(uint32_t) hak_background_pays;
 
 HAK_INLINE bool hak_is_paid(void) {
