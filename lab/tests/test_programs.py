@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import http.client
 import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -234,6 +236,21 @@ def test_a_service_is_kept_busy_for_as_long_as_told(monkeypatch: pytest.MonkeyPa
         told = servers._serve(one_round, seconds)
         assert told.answers == b"12" and told.operations == 2 * rounds
         assert told.values["operations_per_s"] == pytest.approx(2 / 3)
+
+
+SERVICE = Path(programs.__file__).parent / "inputs" / "service.py"
+ENDS_AT_ONCE = (
+    "import http.server, os, runpy, sys; http.server.ThreadingHTTPServer.shutdown = lambda self: os._exit(0); "
+)
+
+
+def test_the_python_service_answers_before_it_ends() -> None:
+    port = servers.free_port()
+    words = [sys.executable, "-c", f"{ENDS_AT_ONCE}runpy.run_path({str(SERVICE)!r}, run_name='__main__')", port]
+    with subprocess.Popen(words) as service:
+        servers.connect(port).close()
+        assert servers.post(http.client.HTTPConnection(servers.HOST, int(port)), "/end", b"").startswith(b"0 0 ")
+    assert service.returncode == 0
 
 
 def test_a_service_that_answers_otherwise_is_a_failure() -> None:

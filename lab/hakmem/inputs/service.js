@@ -16,8 +16,9 @@ const server = http.createServer((request, response) => {
         cache.set(request.url, kept);
         if (cache.size > CACHED) cache.delete(cache.keys().next().value);
         const sum = crypto.createHash("md5").update(kept).digest("hex");
-        response.end(`${text.length} ${lines.length} ${sum}\n`);
-        if (text.length === 0) server.close(), server.closeAllConnections();
+        response.end(`${text.length} ${lines.length} ${sum}\n`, () => {
+            if (text.length === 0) server.close(), server.closeAllConnections();
+        });
     });
 });
 server.listen(Number(process.argv[2]), "127.0.0.1");

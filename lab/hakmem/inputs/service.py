@@ -18,9 +18,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         text = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        if not text:
-            self.close_connection = True
-            threading.Thread(target=self.server.shutdown).start()
         document = {"path": self.path, "lines": text.splitlines()}
         kept = json.dumps(document).encode()
         with lock:
@@ -33,6 +30,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
+        if not text:
+            self.close_connection = True
+            self.wfile.flush()  # this thread ends with the server
+            threading.Thread(target=self.server.shutdown).start()
 
     def log_message(self, *words):
         pass
