@@ -11,6 +11,7 @@ Prints one line per finding, FILE:LINE: RULE: what is wrong; exits with 1 when t
     atomic       every atomic goes through base/atomic.h, names its order, and says what it pairs with unless relaxed
     name         no own name ends in _t or begins with an underscore: both are reserved
     system       memory system calls only in src/os/
+    kernel       no header of the kernel's, linux/ or asm/: not every C library comes with them
     environment  one file reads the process's environment
     comment      a header begins with a comment; a hak_ name in a comment exists
     columns      no line of a .c or .h file in src/ or include/ is longer than 120 characters: the formatter leaves comments
@@ -64,6 +65,7 @@ GIVEN_NAMES = re.compile(r"_GNU_SOURCE|_Z\w+|__libc_\w+|__posix_memalign|__alloc
                          r"|__(?:attribute|asm|extension|typeof|thread|alignof)(?:__)?"
                          r"|_(?:Static_assert|Alignas|Alignof|Thread_local|Noreturn|Generic|Bool|Pragma|exit)")
 
+KERNEL_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]+<((?:linux|asm)/[^>]+)>", re.MULTILINE)
 CALLS = "mmap(?:2|64)?|munmap|mremap|madvise|mprotect|mlock2?|munlock|mincore|s?brk"
 SYSTEM_CALL = re.compile(rf"(?<!\.)(?<!->)\b({CALLS})\s*\(|\b(?:SYS|__NR)_({CALLS})\b")
 ENVIRONMENT = re.compile(r"\b(getenv|secure_getenv|_*environ)\b")
@@ -314,6 +316,11 @@ def check_system_calls(source: Source) -> Iterator[Finding]:
             yield Finding(source.path, source.line(match.start()), "system", f"{name} belongs in src/os/")
 
 
+def check_kernel_headers(source: Source) -> Iterator[Finding]:
+    for match in KERNEL_HEADER.finditer(source.text):
+        yield Finding(source.path, source.line(match.start()), "kernel", f"{match[1]}: musl comes without it")
+
+
 def check_columns(source: Source) -> Iterator[Finding]:
     for number, line in enumerate(source.text.splitlines(), 1):
         if len(line) > COLUMNS and not source.path.endswith(".def"):
@@ -353,6 +360,7 @@ def lint(root: Path) -> list[Finding]:
             sources.append(Source(name, text))
     for source in sources:
         findings += check_columns(source)
+        findings += check_kernel_headers(source)
         if source.path.startswith("src/"):
             for check in (check_atomics, check_names, check_system_calls):
                 findings += check(source)

@@ -5,7 +5,6 @@
  * In the shared library only, and only where calls of the program's lead here: elsewhere such a program has no thread
  * of hakmem's. Who makes such a call without libc, in assembler, isn't seen. Nor is who has asked the dynamic linker
  * for a function of libc's own. */
-#include <linux/capability.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <sys/prctl.h>
@@ -85,8 +84,9 @@ HAK_API int setns(int descriptor, int kind) {
     return (int)HAK_SYSTEM_CALL(SYS_setns, descriptor, kind);
 }
 
-HAK_API int capset(cap_user_header_t header, cap_user_data_t data);
-HAK_API int capset(cap_user_header_t header, cap_user_data_t data) {
+/* Of pointers to structs of linux/capability.h, which not every C library's headers come with. */
+HAK_API int capset(void *header, const void *data);
+HAK_API int capset(void *header, const void *data) {
     hak_background_yield(HAK_YIELD);
     return (int)HAK_SYSTEM_CALL(SYS_capset, header, data);
 }

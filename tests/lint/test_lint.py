@@ -39,6 +39,12 @@ class Columns(RuleTest):
                  "src/os/x.h:1:columns", "include/y.h:2:columns")
 
 
+class KernelHeaders(RuleTest):
+    def test_headers_that_only_some_c_libraries_come_with(self) -> None:
+        self.bad({"src/os/x.c": "#include <sched.h>\n# include <linux/capability.h>\n", "src/api/y.c": "#include <asm/prctl.h>\n"},
+                 "src/os/x.c:2:kernel", "src/api/y.c:1:kernel")
+
+
 class Layers(RuleTest):
     headers = {f"src/{layer}/x.h": "/* x */\n" for layer in lint.LAYERS}
 
