@@ -48,7 +48,7 @@ def execute(program: str | Path, *words: str) -> NoReturn:
 def demo(words: Sequence[str]) -> int:
     build.prepare()
     environment.install_laboratory(environment.BASE)
-    asked: Command = [environment.HAKMEM, "demo", *words, "--help"]  # tells of a wrong word before anything is built
+    asked: Command = [environment.HAKMEM, "demo", "--help", *words]  # tells of a wrong option before anything is built
     if subprocess.run(asked, capture_output=True).returncode or "--help" in words:
         execute(environment.HAKMEM, "demo", *words)
     if not build.programs(*build.PROGRAMS):

@@ -20,6 +20,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 steps.leave_out(os.environ)
 steps.leave_out(os.environ, steps.SETTINGS)
 
+# Nor do they sign what they commit, or run somebody's hooks.
+os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """pytest-xdist ends its workers without what Python does at its end, and folders for temporary files would stay."""

@@ -528,7 +528,7 @@ def test_nothing_of_others_steers_the_terminal(capsys: pytest.CaptureFixture[str
 def test_an_answer_without_an_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, endless: str
 ) -> None:
-    monkeypatch.setattr(ctl, "MOST_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(ctl, "MOST_ANSWER_BYTES", 1 << 16)
     piece = f"{endless!r}.format(mark=line.split()[0].decode()).encode()"
     program = ANSWERS.replace("os.write(13, line.split()[0] + BODY)", f"os.write(13, b'\\n' + {piece})").replace(
         "            os.write", "            while True: os.write"

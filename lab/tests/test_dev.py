@@ -642,6 +642,36 @@ def test_a_word_that_the_demo_does_not_know_is_told_once(
     assert "no such option" not in capfd.readouterr().err and made[0].endswith(": demo --foo")
 
 
+def test_an_option_of_the_demo_s_that_wants_a_word_does_not_get_ours(made: list[str], tmp_path: Path) -> None:
+    """Else the whole demo would run, and write a file of the name --help."""
+    asked: list[Sequence[str | Path]] = []
+
+    def run(words: Sequence[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+        asked.append(words)
+        return subprocess.CompletedProcess([], 2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dev.subprocess, "run", run)
+        dev.main(["demo", "--json"])
+    assert asked == [[environment.HAKMEM, "demo", "--help", "--json"]] and made[0].endswith(": demo --json")
+
+
+def test_tests_have_no_settings_of_git_s_but_their_own(tmp_path: Path) -> None:
+    words = ["git", "config", "--list", "--show-scope"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert not re.findall(r"^(?:global|system)\s.*", done.stdout, re.MULTILINE)
+
+
+def test_a_large_file_of_somebody_s_is_read_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A core dump, say; and one of an editor's that is gone again."""
+    with (tmp_path / "core").open("wb") as file:
+        file.truncate(64 << 20)
+    monkeypatch.setattr(testing, "ROOT", tmp_path)
+    monkeypatch.setattr(testing, "listed", lambda: ["core", "gone.swp"])
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("all of it at once"))
+    assert list(testing._tree()) == ["core"]
+
+
 def test_a_build_that_fails_is_a_failure(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is missing."""
     monkeypatch.setattr(build, "_build", lambda *words: False)
@@ -652,7 +682,12 @@ def test_a_build_that_fails_is_a_failure(made: list[str], monkeypatch: pytest.Mo
 
 
 CTEST = """<testsuite tests="4">
-<testcase name="unit.a" classname="unit.a" time="1.5" status="run"><system-out>text</system-out></testcase>
+<testcase name="unit.a" classname="unit.a" time="1.5" status="run"><system-out>[ RUN      ] locked_memory
+[  SKIPPED ] locked_memory
+[  SKIPPED ] 1 test(s), listed below:
+[  SKIPPED ] locked_memory
+[  SKIPPED ] other
+</system-out></testcase>
 <testcase name="unit.b" classname="unit.b" time="0.5" status="fail"><failure message="Failed"/></testcase>
 <testcase name="api.c" classname="api.c" time="0.25" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>
 <system-out>begins
@@ -672,6 +707,7 @@ def test_results_are_read(tmp_path: Path) -> None:
     ctest = junit.read(tmp_path / "a.xml")
     assert [case.outcome for case in ctest] == ["passed", "failed", "skipped", "skipped"]
     assert [case.said for case in ctest[2:]] == ["ruby is not installed", junit.SILENT]
+    assert [case.left_out for case in ctest] == [("locked_memory", "other"), (), (), ()]
     assert junit.by_group(ctest) == {"unit": (2, 2.0), "api": (1, 0.25), "model": (1, 2.0)}
     odd = """<testsuite><testcase name="e" classname="e" status="notrun"><skipped message="Unable to find executable"/>
 </testcase><testcase name="f" classname="f" status="disabled"/></testsuite>"""

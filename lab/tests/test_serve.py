@@ -386,13 +386,13 @@ def test_why_functions_have_no_names_is_told(tmp_path: Path) -> None:
             assert line.startswith(f"process {pid}: functions have no names in pinned: ")
 
 
-@pytest.mark.forms
+@pytest.mark.long
 def test_pprof_of_go_reads_them(tmp_path: Path) -> None:
     if (
         shutil.which("go") is None
         or subprocess.run(["go", "tool", "pprof", "-h"], capture_output=True).returncode == 127
     ):
-        pytest.skip("go is not installed")
+        pytest.skip("go is not installed (Debian's package golang-go)")
     sampled = {"HAKMEM_PINS": "1", "HAKMEM_HEAP_PROFILE_INTERVAL": "64K"}
     with program(tmp_path, **sampled) as pid, serving(tmp_path) as url:
         source = url.replace("http://", f"http://hakmem:{TOKEN}@")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SILENT = "it does not say why"
+LEFT_OUT = re.compile(r"^\[  SKIPPED \] (\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Case:
     seconds: float
     outcome: str  # passed, failed or skipped
     said: str = ""  # why it was skipped
+    left_out: tuple[str, ...] = ()  # what it has skipped of itself, as cmocka says
 
 
 def read(path: Path) -> list[Case]:
@@ -43,7 +45,9 @@ def _case(element: ElementTree.Element) -> Case:
         lines = [line.strip() for line in element.findtext("system-out", "").splitlines() if line.strip(" -")]
         reason = lines[-1].removeprefix("skipped: ") if lines else SILENT
     is_pytest = module != name
-    return Case(f"{module}::{name}" if is_pytest else name, float(element.get("time") or 0), outcome, reason)
+    left_out = dict.fromkeys(LEFT_OUT.findall(element.findtext("system-out", "")))
+    title = f"{module}::{name}" if is_pytest else name
+    return Case(title, float(element.get("time") or 0), outcome, reason, tuple(left_out))
 
 
 def by_group(cases: Iterable[Case]) -> dict[str, tuple[int, float]]:

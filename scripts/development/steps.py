@@ -165,6 +165,7 @@ class Tally:
         where = title.removeprefix("test ")
         skipped = [f"{where}: {case.name}: {case.said}" for case in cases if case.outcome == "skipped"]
         self.skipped += skipped
+        self.skipped += [f"{where}: {case.name}: its case {name}" for case in cases for name in case.left_out]
         self.passed += len(cases) - failed - len(skipped)
         self.executed += len(cases) - len(skipped)
         self.failed += failed or not (good and cases)  # it may fail without a test to blame

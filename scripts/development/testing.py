@@ -3,6 +3,7 @@ CTest's, by a mark of pytest's. No test is chosen by chance or by what has chang
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -29,7 +30,8 @@ def _title(what: str, group: str) -> str:
 def _ctest(tally: Tally, preset: str, group: str, choice: Sequence[str]) -> None:
     results = LOGS / f"{group}-{preset}.xml"
     parallel = ["--parallel", str(2 * build.JOBS)]  # many wait for something
-    command: Command = [build.tool("ctest"), "--test-dir", f"build/{preset}", *parallel, "--output-on-failure"]
+    told = ["--output-on-failure", "--test-output-size-passed", "100000"]  # which cases were left out is told there
+    command: Command = [build.tool("ctest"), "--test-dir", f"build/{preset}", *parallel, *told]
     tally.tests(_title(preset, group), [*command, "--no-tests=error", "--output-junit", results, *choice], results)
 
 
@@ -100,8 +102,8 @@ def run(option: str) -> int:
     """Exit status 0 when nothing has failed. With CI=true a test that was skipped for want of a package has failed."""
     begin = time.monotonic()
     work, needed, wanted = GROUPS[option]
-    if re.search("[ :;$]", str(ROOT)):
-        raise Stop(f"LD_PRELOAD and CMake take no path with a space, : ; or $ in it: {ROOT}; clone to another folder")
+    if re.search("[ :;$#]", str(ROOT)):
+        raise Stop(f"LD_PRELOAD and CMake take no path with a space, : ; $ or # in it: {ROOT}; clone to another folder")
     if names := leave_out(os.environ, SETTINGS):
         print(f"Tests choose their own settings: {' '.join(names)} left out")
     build.prepare(*needed)
@@ -130,10 +132,21 @@ def run(option: str) -> int:
 
 def _tree() -> dict[str, str]:
     """Files that git has or would take, each with its mode and a hash of what it holds."""
-    files = {name: ROOT / name for name in listed() if (ROOT / name).is_file()}
-    return {
-        name: f"{path.stat().st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in files.items()
-    }
+    tree = {}
+    for name in listed():
+        with contextlib.suppress(FileNotFoundError):  # an editor's, which is gone again
+            if (ROOT / name).is_file():
+                tree[name] = f"{(ROOT / name).stat().st_mode:o} {_hash(ROOT / name)}"
+    return tree
+
+
+def _hash(path: Path) -> str:
+    """By parts: somebody's core dump may lie there."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def _changed(commit: str, before: Mapping[str, str]) -> list[str]:

@@ -67,7 +67,7 @@ static void victim_settings(const char *argument) {
 
 static void run_settings(void) {
     char path[64], setting[96];
-    snprintf(path, sizeof path, "/tmp/hakmem-early-%d", (int)getpid());
+    snprintf(path, sizeof path, "early-%d.json", (int)getpid()); /* in the build folder, where tests run */
     snprintf(setting, sizeof setting, "json:%s", path);
     if (!case_hak_owns) skip("only hakmem has these settings");
     setenv("HAKMEM_STATS", setting, 1);
