@@ -52,6 +52,7 @@
 #include "pool/freed.c"
 #include "pool/held.c"
 #include "pool/quarantine.c"
+#include "pool/ration.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"

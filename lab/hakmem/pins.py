@@ -153,7 +153,9 @@ class Pins:
 
 
 def key_of(stack: Stack) -> Key:
-    return tuple((frame.module, frame.name) for frame in stack[:SHOWN_FRAMES])
+    """Where a function of Python is among them, from the innermost of those on: the interpreter's own are alike."""
+    first = next((i for i, frame in enumerate(stack) if frame.is_of_python), 0)
+    return tuple((frame.module, frame.label) for frame in stack[first : first + SHOWN_FRAMES])
 
 
 # ---- From samples to sites -------------------------------------------------------------------------------------------
@@ -238,7 +240,8 @@ def _symbols(measured: Plain) -> Symbols:
 
 def _blocks(symbols: Symbols, profile: Plain) -> Iterator[_Block]:
     """Samples from before runs were begun lie where no others do, and say nothing of pages."""
-    stacks = {row["site"]: frames_of(symbols, row["addresses"]) for row in profile["sites"]}
+    functions = {row["function"]: bytes(row["text"]).decode(errors="replace") for row in profile["functions"]}
+    stacks = {row["site"]: frames_of(symbols, row["addresses"], functions) for row in profile["sites"]}
     for row in profile["samples"]:
         if row["born_ms"] >= profile["runs_since_ms"] and row["site"] in stacks:
             yield _Block(

@@ -1,12 +1,17 @@
 """Heap profiles: what libhakmem wrote, with names; sums over sites; the difference of two.
 
-The format is told by src/observe/profile.h: a head of names and numbers, a line `figures` with the names of what each
-site sums up, a line per site, a line per function of a Python program, a line per file's build id, and the map of the
-process's memory.
+The format is told by src/observe/profile.h: a head of names and numbers, a line per size class with what was counted, a
+line `figures` with the names of what each site sums up, a line per site, a line per function of a Python program, a
+line per file's build id, and the map of the process's memory.
+
+Allocations, what is live, and the peak are counted. What a site has is an estimate from samples, with its standard
+error: each allocation is sampled with a probability that is known, and counts for as many as that (Horvitz and
+Thompson's estimator); docs/decisions/0031-heap-profile.md has its variance.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Mapped
@@ -17,10 +22,11 @@ from hakmem import files, native
 from hakmem.errors import LabError
 from hakmem.symbols import Mapping, Symbols, nameless
 
-FIRST_LINE = "hakmem heap profile 1"
-RECORDS = ("site", "function", "build_id")  # of these there are many
+FIRST_LINE = "hakmem heap profile 2"
+RECORDS = ("class", "site", "function", "build_id")  # of these there are many
 WEIGHT_ONE = 1024
-MOST_PER_S = 500_000  # calls of malloc, of a program that is looked at all the time (src/front/meter.c)
+VARIANCE_UNIT = 64**2  # bytes^2
+LEAST_SAMPLES = 4  # of a row: with fewer its error is more than half of it
 
 # A place in a function of Python, as src/observe/profile.h has it (P8): these bits, the function, the line.
 IN_PYTHON, IS_INNERMOST = 1 << 63, 1 << 62
@@ -38,8 +44,9 @@ OWN_PREFIXES = (
     "hak_",
     "operator new",
     "new_",
-    "alloc_profiled",
-    "sample_large",
+    "alloc_metered",
+    "alloc_missed",
+    "meter_large",
     "calloc_missed",
     "move_block",
     "move_missed",
@@ -84,6 +91,22 @@ class Figures:
     peak_count: float = 0
     temporary_bytes: float = 0  # freed by their thread before its next few allocations
     temporary_count: float = 0
+    live_variance: float = 0  # of the estimates, in bytes^2
+    total_variance: float = 0
+    peak_variance: float = 0
+
+    @property
+    def live_error(self) -> float:
+        """Standard errors, in bytes."""
+        return math.sqrt(self.live_variance)
+
+    @property
+    def total_error(self) -> float:
+        return math.sqrt(self.total_variance)
+
+    @property
+    def peak_error(self) -> float:
+        return math.sqrt(self.peak_variance)
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -102,6 +125,9 @@ class Figures:
             self.peak_count + other.peak_count,
             self.temporary_bytes + other.temporary_bytes,
             self.temporary_count + other.temporary_count,
+            self.live_variance + other.live_variance,
+            self.total_variance + other.total_variance,
+            self.peak_variance + other.peak_variance,
         )
 
     def minus(self, other: Figures) -> Figures:
@@ -118,6 +144,9 @@ class Figures:
             peak_count=self.peak_count - other.peak_count,
             temporary_bytes=self.temporary_bytes - other.temporary_bytes,
             temporary_count=self.temporary_count - other.temporary_count,
+            live_variance=self.live_variance + other.live_variance,
+            total_variance=self.total_variance + other.total_variance,
+            peak_variance=self.peak_variance + other.peak_variance,
         )
 
     @property
@@ -138,6 +167,44 @@ class Site:
 
 
 @dataclass(frozen=True)
+class Amount:
+    """Blocks, and the bytes that were asked for."""
+
+    count: float = 0
+    bytes: float = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.bytes + other.bytes)
+
+    def minus(self, other: Amount) -> Amount:
+        return Amount(self.count - other.count, self.bytes - other.bytes)
+
+    def times(self, factor: float) -> Amount:
+        return Amount(self.count * factor, self.bytes * factor)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Blocks of one size, or of all: counted, not sampled. Their bytes follow from the sizes that samples have."""
+
+    block_bytes: int  # 0: large objects, or all
+    total: Amount = Amount()
+    live: Amount = Amount()
+    peak: Amount = Amount()
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(0, self.total + other.total, self.live + other.live, self.peak + other.peak)
+
+    def minus(self, other: Counted) -> Counted:
+        return Counted(
+            self.block_bytes,
+            self.total.minus(other.total),
+            self.live.minus(other.live),
+            self.peak.minus(other.peak),
+        )
+
+
+@dataclass(frozen=True)
 class Profile:
     name: str
     process: int
@@ -146,15 +213,22 @@ class Profile:
     lost_samples: int
     sites: tuple[Site, ...]
     program: str
+    classes: tuple[Counted, ...]  # by size of block
+    began_bytes: int = 0  # live when the profile was switched on, in blocks
     peak_s: float = 0  # when the heap was largest
     strangers: tuple[str, ...] = ()  # modules that are other files here than those that ran
     without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
     is_difference: bool = False
 
     @property
-    def may_be_of_windows(self) -> bool:
-        """The program allocated so often that hakmem looked in windows, where it had a thread for that."""
-        return self.total.total_count > MOST_PER_S * self.elapsed_s > 0
+    def began_before(self) -> bool:
+        """The program had memory worth a word when the profile was switched on."""
+        return self.began_bytes > self.counted.peak.bytes / 100
+
+    @property
+    def counted(self) -> Counted:
+        """Of all sizes."""
+        return sum(self.classes, Counted(0))
 
     @property
     def nameless(self) -> list[str]:
@@ -164,6 +238,7 @@ class Profile:
 
     @property
     def total(self) -> Figures:
+        """Of all sites: estimates."""
         return sum((site.figures for site in self.sites), Figures())
 
 
@@ -208,10 +283,38 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         strangers=tuple(sorted(symbols.strangers)),
         without_python=" ".join(head.get("without_python", [])),
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
+        classes=_classes(head, [line.split()[1:] for line in lines[1:end] if line.startswith("class ")]),
+        began_bytes=int(head["began_bytes"][0]),
     )
 
 
+def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) -> tuple[Counted, ...]:
+    """The peak is as high as any look has found the heap. What each size had then was counted a little before."""
+    most, noted = int(head["most_bytes"][0]), int(head["noted_bytes"][0])
+    rise = max(most / noted, 1) if noted > 0 else 1
+    large_total, large_live, large_peak = map(int, head["large"])
+    found = []
+    for row in rows:
+        block_bytes, total, live, peak, weight, size, freed_weight, freed_size = map(int, row)
+        if block_bytes == 0:
+            all_sizes = (large_total, large_live, large_peak)
+        else:
+            mean = _mean_size(weight, size, block_bytes)
+            of_live = _mean_size(weight - freed_weight, size - freed_size, mean)
+            all_sizes = (round(total * mean), round(live * of_live), round(peak * mean))
+        total_bytes, live_bytes, peak_bytes = all_sizes
+        highest = Amount(peak, peak_bytes).times(rise)
+        found.append(Counted(block_bytes, Amount(total, total_bytes), Amount(live, live_bytes), highest))
+    return tuple(found)
+
+
+def _mean_size(weight: int, size: int, otherwise: float) -> float:
+    """That was asked for, by the samples of a class."""
+    return size * WEIGHT_ONE / weight if weight > 0 else otherwise
+
+
 def _figures(raw: dict[str, int]) -> Figures:
+    variance = raw.get("variance", 0)
     return Figures(
         raw["bytes"] - raw["freed_bytes"],
         (raw["weight"] - raw["freed_weight"]) / WEIGHT_ONE,
@@ -228,6 +331,9 @@ def _figures(raw: dict[str, int]) -> Figures:
         raw.get("peak_weight", 0) / WEIGHT_ONE,
         raw.get("temporary_bytes", 0),
         raw.get("temporary_weight", 0) / WEIGHT_ONE,
+        (variance - raw.get("freed_variance", 0)) * VARIANCE_UNIT,
+        variance * VARIANCE_UNIT,
+        raw.get("peak_variance", 0) * VARIANCE_UNIT,
     )
 
 
@@ -295,10 +401,18 @@ def difference(before: Profile, after: Profile) -> Profile:
         before.lost_samples + after.lost_samples,
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         after.program,
+        _less(after.classes, before.classes),
         strangers=tuple(sorted({*before.strangers, *after.strangers})),
         without_python=after.without_python or before.without_python,
         is_difference=True,
     )
+
+
+def _less(after: Iterable[Counted], before: Iterable[Counted]) -> tuple[Counted, ...]:
+    found = {one.block_bytes: one for one in after}
+    for one in before:
+        found[one.block_bytes] = found.get(one.block_bytes, Counted(one.block_bytes)).minus(one)
+    return tuple(found[size] for size in sorted(found))
 
 
 def owner(site: Site) -> Frame | None:
@@ -318,3 +432,55 @@ def by_function(profile: Profile) -> list[tuple[Frame | None, Figures]]:
             shown[key] = frame
     found = [(shown.get(key), figures) for key, figures in sums.items()]
     return sorted(found, key=lambda item: (-abs(item[1].live_bytes), -abs(item[1].total_bytes)))
+
+
+def plain(profile: Profile) -> dict[str, object]:
+    """As JSON: what was counted, and what functions have by estimate, with standard errors."""
+    counted, total = profile.counted, profile.total
+    return {
+        "program": profile.program,
+        "process": profile.process,
+        "is_difference": profile.is_difference,
+        "interval_bytes": profile.interval_bytes,
+        "elapsed_s": profile.elapsed_s,
+        "samples": total.samples,
+        "lost_samples": profile.lost_samples,
+        "live_when_it_began_bytes": profile.began_bytes,
+        "peak_after_s": profile.peak_s,
+        "counted": _plain_counts(counted),
+        "by_block_size": [{"block_bytes": one.block_bytes or None, **_plain_counts(one)} for one in profile.classes],
+        "functions": [_plain_row(frame, found) for frame, found in by_function(profile)],
+    }
+
+
+def _plain_counts(counted: Counted) -> dict[str, dict[str, int]]:
+    amounts = {"in_all": counted.total, "live": counted.live, "at_the_peak": counted.peak}
+    return {name: {"blocks": round(one.count), "bytes": round(one.bytes)} for name, one in amounts.items()}
+
+
+def _plain_row(frame: Frame | None, found: Figures) -> dict[str, object]:
+    return {
+        "function": frame.name if frame else None,
+        "file": frame.module if frame else None,
+        "line": frame.line if frame else None,
+        "samples": found.samples,
+        **{
+            f"{name}_{what}": round(getattr(found, f"{name}_{what}"))
+            for name in ("live", "total", "peak")
+            for what in ("bytes", "error", "count")
+        },
+        "temporary_bytes": round(found.temporary_bytes),
+        "temporary_count": round(found.temporary_count),
+    }
+
+
+def with_samples(rows: Iterable[tuple[Frame | None, Figures]]) -> tuple[list[tuple[Frame | None, Figures]], Figures]:
+    """Those that have enough samples to be told from chance, or of which all allocations were sampled; and the sum of
+    the others."""
+    kept, noise = [], Figures()
+    for frame, found in rows:
+        if found.samples >= LEAST_SAMPLES or 2 * found.total_error <= abs(found.total_bytes):
+            kept.append((frame, found))
+        else:
+            noise += found
+    return kept, noise

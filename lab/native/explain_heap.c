@@ -246,7 +246,7 @@ static size_t first_kept(const struct heap_view *view, uint64_t address) {
 
 static void look_at_bins(struct heap_view *view, uint64_t address, const char *memory) {
     const struct hak_heap *heap = (const void *)memory;
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+    for (uint32_t i = 1; i <= HAK_SLAB_CLASS_COUNT; i++) {
         uint64_t base = address_of(hak_heap_lowest(heap, i)) - address,
                  top = address_of(hak_owned_peek(&heap->bins[i].top)) - address;
         if (base < sizeof *heap || base >= top || top > HAK_HEAP_BYTES || (base | top) % sizeof(void *) != 0) {

@@ -6,34 +6,47 @@
 
 #include "observe/profile_tables.h"
 
-/* The stack of the site that begins at this word of the tables. False where no site can be. */
-static bool write_site(FILE *out, const struct hak_profile_tables *tables, uint32_t where) {
+/* The record that begins at this word of the tables; NULL where none can be. */
+static const struct hak_profile_site *record_at(const struct hak_profile_tables *tables, uint32_t where) {
     uint64_t room = (HAK_PROFILE_SITE_WORDS - (uint64_t)where) * sizeof tables->words[0];
     const struct hak_profile_site *site = (const void *)&tables->words[where];
     if (where >= HAK_PROFILE_SITE_WORDS || room < sizeof *site || site->depth > HAK_PROFILE_STACK_MOST ||
         room < sizeof *site + site->depth * sizeof site->addresses[0]) {
-        return false;
+        return NULL;
     }
+    return site;
+}
+
+/* Its stack. */
+static void write_site(FILE *out, const struct hak_profile_site *site, uint32_t where) {
     fprintf(out, "{\"site\": %" PRIu32 ", \"addresses\": [", where);
     for (uint64_t i = 0; i < site->depth; i++) {
         fprintf(out, "%s%" PRIu64, i == 0 ? "" : ", ", (uint64_t)site->addresses[i]);
     }
     fprintf(out, "]}");
-    return true;
 }
 
-/* Each once. The list goes from newer sites to older ones, which lie below; what doesn't ends it. */
-static void write_sites(FILE *out, const struct hak_profile_tables *tables) {
+/* A function of Python: its name, a tab and its file, as numbers: they may be in any script. */
+static void write_function(FILE *out, const struct hak_profile_site *function, uint32_t where) {
+    const unsigned char *text = (const unsigned char *)function->addresses;
+    fprintf(out, "{\"function\": %" PRIu32 ", \"text\": [", where);
+    for (uint64_t i = 0; i < function->depth * sizeof function->addresses[0] && text[i] != 0; i++) {
+        fprintf(out, "%s%d", i == 0 ? "" : ", ", text[i]);
+    }
+    fprintf(out, "]}");
+}
+
+/* Each once. The list goes from newer records to older ones, which lie below; what doesn't ends it. */
+static void write_records(FILE *out, const struct hak_profile_tables *tables, const struct hak_profile_index *index,
+                          void (*write)(FILE *, const struct hak_profile_site *, uint32_t)) {
+    const struct hak_profile_site *record;
     const char *separator = "\n   ";
     uint32_t most = HAK_PROFILE_SITE_SLOTS;
-    fprintf(out, ", \"sites\": [");
-    for (uint32_t where = hak_atomic_load(&tables->sites.newest, relaxed); where != 0 && most-- != 0;) {
+    fprintf(out, "[");
+    for (uint32_t where = hak_atomic_load(&index->newest, relaxed);
+         where != 0 && most-- != 0 && (record = record_at(tables, where)) != NULL; where = record->next) {
         fputs(separator, out);
-        if (!write_site(out, tables, where)) {
-            fprintf(out, "{\"site\": 0, \"addresses\": []}");
-            break;
-        }
-        where = ((const struct hak_profile_site *)(const void *)&tables->words[where])->next;
+        write(out, record, where);
         separator = ",\n   ";
     }
     fprintf(out, "]");
@@ -73,7 +86,10 @@ void profile_write(FILE *out, const struct heap_view *view) {
             hak_atomic_load(&tables->interval_bytes, relaxed), hak_atomic_load(&tables->runs_since_ms, relaxed),
             tables->began_ms, (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000,
             hak_atomic_load(&tables->lost_samples, relaxed));
-    write_sites(out, tables);
+    fprintf(out, ", \"sites\": ");
+    write_records(out, tables, &tables->sites, write_site);
+    fprintf(out, ", \"functions\": ");
+    write_records(out, tables, &tables->functions, write_function);
     write_samples(out, view->process, tables);
     fprintf(out, "}");
     free(tables);

@@ -270,6 +270,35 @@ def test_a_python_service_gives_back_what_is_said(tmp_path: Path) -> None:
     assert all_returned(found) - empty == pytest.approx(gone, rel=0.1), found.plain()
 
 
+HOLDER = """
+def keep(i):
+    kept.append(str(i) * 20)
+
+
+kept = []
+for i in range(400000):
+    keep(i)
+kept[:] = kept[::40]
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(not (3, 11) <= sys.version_info < (3, 14), reason="functions of Python 3.11 to 3.13 are known")
+def test_functions_of_python_have_their_names(tmp_path: Path) -> None:
+    environment = {**os.environ, **QUIET, **SAMPLED, "LD_PRELOAD": str(native.library()), "PYTHONMALLOC": "malloc"}
+    (tmp_path / "holder.py").write_text(HOLDER)
+    words = [sys.executable, "-S", str(tmp_path / "holder.py")]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout and child.stdout.readline() == "ready\n"
+            found = pins.pins(explain.look(child.pid, "--pins"))
+        finally:
+            child.kill()
+    first = max(found.sites(), key=lambda site: site.figures.pinned)
+    assert first.key[0] == (str(tmp_path / "holder.py"), "keep (holder.py:3)"), first.key
+
+
 # The same without a network, in an interpreter without symbols.
 REGISTER = """
 local sessions = {}

@@ -28,12 +28,20 @@ FIGURES = (
     "samples freed_samples weight freed_weight bytes freed_bytes block_bytes freed_block_bytes least_size largest_size"
     " freed_ms freed_below_10ms freed_below_100ms freed_below_1s freed_below_10s freed_below_100s freed_later"
 )
-TEXT = f"""hakmem heap profile 1
+# Of 100 and 80 bytes, in blocks of 112 and 80.
+COUNTS = """began_bytes 0
+most_bytes 1520
+noted_bytes 1520
+large 0 0 0
+class 80 5 5 5 5120 400 0 0
+class 112 20 10 10 20480 2000 10240 1000
+"""
+TEXT = f"""hakmem heap profile 2
 process 77
 interval_bytes 524288
 elapsed_ms 1500
 lost_samples 0
-figures {FIGURES}
+{COUNTS}figures {FIGURES}
 site 2 1 20480 10240 2000 1000 2240 1120 100 100 51200 10240 0 0 0 0 0 : 10101 10201 99
 site 1 0 5120 0 400 0 480 0 80 80 0 0 0 0 0 0 0 : 20111 10101 10301
 maps
@@ -46,12 +54,12 @@ maps
 WORDS = [
     1 << 63 | at_start << 62 | function << 24 | line for at_start, function, line in ((1, 7, 12), (0, 8, 3), (1, 8, 5))
 ]
-PYTHON_TEXT = f"""hakmem heap profile 1
+PYTHON_TEXT = f"""hakmem heap profile 2
 process 77
 interval_bytes 524288
 elapsed_ms 1500
 lost_samples 0
-without_python 
+{COUNTS}without_python 
 figures {FIGURES}
 site 1 0 5120 0 400 0 480 0 80 80 0 0 0 0 0 0 0 : 10201 10101 10201 10301 {" ".join(f"{word:x}" for word in WORDS)}
 function 7 Büro.hält\t/srv/a\u2028b.py
@@ -90,7 +98,14 @@ def test_it_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "something else\n", TEXT.replace("site 2", "site"), TEXT.replace("interval_", "")]
+    "text",
+    [
+        "",
+        "something else\n",
+        TEXT.replace("site 2", "site"),
+        TEXT.replace("interval_", ""),
+        TEXT.replace("profile 2", "profile 1"),
+    ],
 )
 def test_what_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text)
@@ -167,7 +182,7 @@ def test_a_python_program_shows_who_holds_its_memory(tmp_path: Path) -> None:
 def test_an_empty_table_says_why() -> None:
     head, _, maps = TEXT.partition("site ")
     found = profile.parse(head + maps[maps.index("maps\n") :], "some.prof")
-    assert "no allocation was sampled, of one in 512.0 KiB: a smaller --interval sees more\n" in text(found)
+    assert "no allocation was sampled: a smaller --interval sees more\n" in text(found)
     assert "no allocation" not in text(profile.parse(TEXT, "some.prof"))
 
 
@@ -248,7 +263,7 @@ def test_a_difference_is_after_minus_before() -> None:
     assert found.total.live_bytes == 500 and found.is_difference
     assert sorted(site.figures.live_bytes for site in found.sites) == [0, 500]
     assert "500 B" in flame.render(found)
-    assert len(text(found).splitlines()) == 3, "a line for what is as it was"
+    assert len(text(found).splitlines()) == 4, "a line for what is as it was"
 
 
 def test_who_killed_a_command_without_a_profile_is_told(tmp_path: Path) -> None:
@@ -280,8 +295,7 @@ def test_a_program_whose_truth_is_known(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "program", SOURCE, *FRAMES)
     prefix = str(tmp_path / "out")
     command = [sys.executable, "-m", "hakmem", "profile", "-o", prefix, "--interval", "4K", "--", str(program)]
-    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=exact)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 3, done.stderr
     (raw,) = tmp_path.glob("out.*.prof")
     sums = {frame.name if frame else "": found for frame, found in profile.by_function(profile.read(raw))}
@@ -322,8 +336,7 @@ int main(void) {
 
 def test_what_was_live_at_the_peak(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "program", BURST, *FRAMES)
-    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
-    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--", program, env=exact)
+    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--", program)
     assert done.returncode == 0 and " at the peak 3" in done.stderr, done.stderr
     (raw,) = tmp_path.glob("out.*.prof")
     found = profile.read(raw)
@@ -356,9 +369,8 @@ int main(void) {
 
 def test_temporaries(tmp_path: Path) -> None:
     program = compile_c(tmp_path / "program", PARSER, *FRAMES)
-    exact = {**os.environ, "HAKMEM_BACKGROUND": "0"}  # without windows
-    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--speedscope", "--", program, env=exact)
-    assert done.returncode == 0 and " temporary 3" in done.stderr, done.stderr
+    done = hakmem("-o", tmp_path / "out", "--interval", "1K", "--speedscope", "--", program)
+    assert done.returncode == 0 and "temporary, by estimate: 3" in done.stderr, done.stderr
     (raw,) = tmp_path.glob("out.*.prof")
     sums = {frame.name if frame else "": one for frame, one in profile.by_function(profile.read(raw))}
     for name, bytes_, count in (("scratch", 2e7, 2e4), ("node", 2e7, 4e4)):
@@ -480,8 +492,8 @@ def test_profiles_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.prof").write_text(TEXT)
-    done = hakmem("--read", "a/x.prof", "--read", "b/x.prof", cwd=tmp_path)
-    assert done.returncode == 2 and "several would become profile.x.html" in done.stderr, done.stderr
+    done = hakmem("--read", "a/x.prof", "--read", "b/x.prof", "-o", "all", cwd=tmp_path)
+    assert done.returncode == 2 and "several would become all.x.html" in done.stderr, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -616,14 +628,6 @@ def test_pprof_itself_tells_names_in_angle_brackets(of_python: profile.Profile, 
     words = ["go", "tool", "pprof", "-traces", "-sample_index=alloc_space", str(graph)]
     told = subprocess.run(words, capture_output=True, text=True, timeout=600).stdout
     assert told.count("<module>") == 2 and "<unknown>" not in told, told
-
-
-def test_a_program_that_allocates_very_often_is_told_to_be_looked_at_in_windows() -> None:
-    weight = 600_000 * 1024 * 3 // 2
-    often = profile.parse(TEXT.replace("site 1 0 5120", f"site 1 0 {weight}"), "some.prof")
-    assert f"600,013 times a second, and is looked at {flame.IN_WINDOWS}\n" in text(often)
-    assert flame.IN_WINDOWS in flame.render(often)
-    assert "times a second" not in text(profile.parse(TEXT, "some.prof"))
 
 
 def test_a_name_that_is_cut_shows_it() -> None:

@@ -209,30 +209,9 @@ void hak_background_wake(void) {
         hak_os_wake(&hak_background_state);
 }
 
-void hak_background_nudge(void) {
-    hak_background_wake();
-    hak_os_wake(&hak_background_state);
-}
-
 /* ---- Beginning and ending ---------------------------------------------------------------------------------------- */
 
 static bool is_ending(void) { return hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING; }
-
-/* The exact clock reads the processor's counter, which the program may have forbidden (PR_SET_TSC). */
-static uint64_t clock_us(void) { return hak_profile_is_on() ? hak_os_clock_ns() / 1000 : hak_os_clock_ms() * 1000; }
-
-/* Waits, and opens and closes the windows of the heap profile meanwhile. */
-static void wait_and_meter(uint64_t wait_ms) {
-    uint64_t left_us = wait_ms * 1000, now_us = clock_us();
-    while (!is_ending()) {
-        uint64_t step_us = hak_meter_step(now_us), before_us = now_us;
-        hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, step_us < left_us ? step_us : left_us);
-        if (step_us >= left_us || !hak_os_may_wait()) return;
-        now_us = clock_us();
-        if (now_us - before_us >= left_us) return;
-        left_us -= now_us - before_us;
-    }
-}
 
 /* The thread that is left may sleep for ever: what lies free goes back first, but where the program keeps it
  * (mallopt). */
@@ -268,7 +247,6 @@ static void leave_little_free(void) {
 static void finish(void) {
     hak_service_stop();
     hak_ace_rest();
-    hak_meter_without_thread();
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_background_pay(false);
     ended_thread = hak_os_this_thread();
@@ -303,7 +281,7 @@ static void run_background(void) {
             serves = true;
         }
         uint64_t wait_ms = hak_ace_wait_ms(period_ms() < MOST_WAIT_MS ? period_ms() : MOST_WAIT_MS);
-        wait_and_meter(wait_ms);
+        if (!is_ending()) hak_os_wait(&hak_background_state, HAK_BACKGROUND_AWAKE, wait_ms * 1000);
         if (is_ending() || !hak_os_may_wait()) break;
         looks_alone = is_wanted() ? 0 : looks_alone + 1;
         uint64_t misses = count_misses(), now_ms = hak_os_clock_ms();
@@ -322,7 +300,6 @@ static void run_background(void) {
         hak_meter_notice_tracer();
         if (end_period()) continue;
         hak_ace_rest();
-        hak_meter_rest();
         sleep_until_miss();
     }
     leave_little_free();
@@ -365,7 +342,7 @@ static void bound_allowance(bool may_begin) {
 
 static bool is_due(void) {
     uint64_t setting = hak_process_config()->background;
-    bool is_asked_from_outside = hak_service_is_asked() || hak_meter_wants_thread();
+    bool is_asked_from_outside = hak_service_is_asked();
     bool is_set = setting == 1 || hak_service_is_wanted(), is_allowed = setting != 0 && (is_set || !is_malloc_wrapped);
     uint32_t skip = hak_atomic_load(&misses_to_skip, relaxed);
     bool may_begin = is_allowed && skip == 0 && (is_set || has_threads() || may_watch_alone());
@@ -528,7 +505,6 @@ void hak_background_after_fork(void) {
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
     next_step_ms = next_holes_ms = 0;
-    hak_meter_without_thread();
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     note_process((int)hak_os_thread_id()); /* a child's first thread has its number; until here it is borrowed */
 }

@@ -53,9 +53,6 @@ extern __thread bool hak_background_is_starting __attribute__((tls_model("initia
 HAK_MISS void hak_background_start(const void *caller);
 HAK_MISS void hak_background_wake(void);
 
-/* There is something new for the thread to do, wherever it waits. */
-void hak_background_nudge(void);
-
 /* To be called by misses that allocate, when the calling thread's heap is usable: may start the thread. `caller` is the
  * code that has called malloc; NULL: nobody's. */
 HAK_INLINE void hak_background_want(const void *caller) {

@@ -3,71 +3,22 @@
 #include "front/background.h"
 #include "front/process.h"
 #include "front/routes.h"
-#include "os/os.h"
+#include "observe/profile_tables.h"
+#include "pool/ration.h"
 
-/* A window of WINDOW_US in each cell of CELL_US, where malloc is called more than MOST_PER_MS times a ms: that many
- * cost half a percent of the time of one processor, whatever else the program does. */
-enum {
-    WINDOW_US = 2000,
-    RARITY = 16,
-    CELL_US = RARITY * WINDOW_US,
-    FIRST_LOOK_US = 4000,
-    MOST_PER_MS = 500,
-    CALM_CELLS = 16,      /* in a row, until malloc is metered all the time again: bursts find windows */
-    MEASURED_CELLS = 128, /* how many are remembered, with less and less weight, */
-    PLANNED_CELLS = 16,   /* and as how many of them the plan counts in the beginning */
-    MOST_CLOCKS = 64,     /* of threads, read at once */
-};
-
-/* What a call costs that is metered, about: so it is known how long a window would have been without. Samples are
- * timed, and lie no closer than what makes them a fiftieth of a window: what comes after them, in caches and when they
- * are freed, is not. */
-enum { CALL_NS = 7, MOST_SAMPLING_SHARE = 50 };
-
-HAK_ATOMIC(uint32_t) hak_meter_rarity = HAK_RARITY_ONE;
-HAK_ATOMIC(uint32_t) hak_meter_density = 1;
+/* M2. A look reads two bins of each class in each heap. */
+enum { LOOK_BYTES = 64 << 10, LOOK_SHARE = 256 };
 
 HAK_ATOMIC(bool) hak_meter_is_traced;
 static HAK_ATOMIC(bool) is_for_tracer; /* the profile was switched on because there is one */
 
-static HAK_ATOMIC(uint32_t) starts; /* who steps begins anew when this has changed */
-
-enum stage { ALL_THE_TIME, BEFORE_WINDOW, IN_WINDOW, AFTER_WINDOW };
-
-/* What all threads have done so far, or meanwhile. */
-struct counts {
-    uint64_t calls, sampling_ns; /* while malloc was metered */
-    uint64_t cpu_ns;             /* that they have run */
-};
-
-/* Of the background thread. */
-static struct {
-    uint32_t starts; /* seen; 0 before the first */
-    enum stage stage;
-    uint64_t stage_end_us, cell_start_us;
-    uint64_t metered_since_us;    /* when metering began, */
-    struct counts metered_before; /* and what was counted by then; */
-    uint64_t cell_start_cpu_ns;   /* the same for the cell */
-    struct counts in_window;      /* the last one */
-    uint32_t calm_cells;
-    int64_t windows_cpu_ns, cells_cpu_ns; /* without what metering took; sums over the cells that are remembered (M2) */
-} meter;
-
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
-
-static void meter_all_the_time(void) {
-    hak_atomic_store(&hak_meter_rarity, HAK_RARITY_ONE, relaxed);
-    hak_atomic_store(&hak_meter_density, 1, relaxed);
-    hak_routes_meter(true);
-}
 
 static bool start_metering(uint64_t interval_bytes, bool in_runs) {
     if (!hak_process_initialize()) return false;
     hak_atomic_store(&hak_profile_in_runs, in_runs, relaxed);
     if (!hak_profile_begin(interval_bytes == 0 ? 1 : interval_bytes)) return false;
-    hak_atomic_fetch_add(&starts, 1, relaxed);
-    meter_all_the_time();
-    hak_background_nudge();
+    hak_routes_meter(true);
     return true;
 }
 
@@ -83,7 +34,10 @@ bool hak_meter_start_runs(uint64_t interval_bytes) {
 
 static void stop_metering(void) {
     hak_profile_end();
-    if (hak_process_initialize()) hak_routes_meter(false);
+    if (!hak_process_initialize()) return;
+    hak_routes_meter(false);
+    for (struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        hak_atomic_store(&heap->drain_wanted, 1, relaxed);
 }
 
 void hak_meter_stop(void) {
@@ -105,180 +59,105 @@ void hak_meter_follow_tracer(void) {
     }
 }
 
-/* As many calls as make a program busy at the first look. */
-bool hak_meter_wants_thread(void) {
-    static const uint64_t calls = (uint64_t)MOST_PER_MS * FIRST_LOOK_US / 1000;
-    return hak_profile_is_on() && hak_owned_get(&hak_thread_heap->metered_count) >= calls;
-}
+/* ---- Counts and samples ------------------------------------------------------------------------------------------ */
 
-void hak_meter_without_thread(void) {
-    hak_atomic_fetch_add(&starts, 1, relaxed);
-    if (hak_profile_is_on()) meter_all_the_time();
-}
+#define NOT_DRAWN (INT64_MIN / 2)
 
-/* ---- Windows ----------------------------------------------------------------------------------------------------- */
-
-/* The kernel counts what a running thread has run at its ticks, and when somebody asks for that thread. Ticks are right
- * on average: of many threads, not all are asked for. */
-static uint64_t program_cpu_ns(void) {
-    uint32_t clocks = 0;
-    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL && clocks < MOST_CLOCKS; heap = heap->next) {
-        if (hak_atomic_load(&heap->in_use, relaxed) != HAK_HEAP_IN_USE) continue;
-        hak_os_thread_cpu_ns(hak_atomic_load(&heap->thread_id, relaxed));
-        clocks++;
+/* Bytes to the next sample of a class, or in a run, less than 0: into it. What was drawn from another interval is drawn
+ * anew when it is first asked for. */
+static int64_t unsampled_bytes(struct hak_heap *heap, uint32_t size_class, const struct hak_profile_runs *runs) {
+    if (heap->sample_interval_bytes != runs->interval_bytes || heap->samples_in_runs != runs->are_on) {
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) heap->unsampled_bytes[i] = NOT_DRAWN;
+        heap->sample_interval_bytes = runs->interval_bytes;
+        heap->samples_in_runs = runs->are_on;
     }
-    uint64_t own_ns = hak_os_own_cpu_ns();
-    return hak_os_cpu_ns() - own_ns;
+    int64_t unsampled = heap->unsampled_bytes[size_class];
+    if (unsampled > NOT_DRAWN / 2) return unsampled; /* it isn't NOT_DRAWN, nor what a ration has added to that */
+    return heap->unsampled_bytes[size_class] = runs->are_on ? hak_profile_begin_runs(runs, &heap->run_slots[size_class])
+                                                            : hak_profile_draw(runs->interval_bytes);
 }
 
-static struct counts count_all(void) {
-    struct counts all = {.cpu_ns = program_cpu_ns()};
-    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
-        all.calls += hak_owned_peek(&heap->metered_count);
-        all.sampling_ns += hak_owned_peek(&heap->sampling_ns);
+/* Past a sample. */
+static void move_on(struct hak_heap *heap, uint32_t size_class, const struct hak_profile_runs *runs, uint64_t bytes) {
+    int64_t left = heap->unsampled_bytes[size_class] - (int64_t)bytes;
+    if (runs->are_on) left = hak_profile_next_run(runs, left, &heap->run_slots[size_class]);
+    else left = hak_profile_draw(runs->interval_bytes);
+    heap->unsampled_bytes[size_class] = left;
+}
+
+/* A block of the class, or with 0 a large object. */
+static void count_one(struct hak_heap *heap, uint32_t size_class, uint64_t bytes) {
+    if (heap == NULL) {
+        hak_profile_count(size_class);
+        return;
     }
-    return all;
+    hak_owned_set(&heap->metered[size_class], hak_owned_get(&heap->metered[size_class]) + 1);
+    heap->unlooked_bytes -= (int64_t)bytes;
 }
 
-static struct counts counts_since_metered(void) {
-    struct counts now = count_all(), *before = &meter.metered_before;
-    return (struct counts){now.calls - before->calls, now.sampling_ns - before->sampling_ns,
-                           now.cpu_ns - before->cpu_ns};
+static uint64_t weight_in(const struct hak_profile_runs *runs, uint64_t bytes) {
+    return runs->are_on ? hak_profile_run_weight(runs) : hak_profile_weight(bytes, runs->interval_bytes);
 }
 
-static int64_t metering_ns(const struct counts *counts) {
-    return (int64_t)(counts->calls * CALL_NS + counts->sampling_ns);
+/* For a thread without a heap: by chance alone. */
+static bool is_sample_due(const struct hak_profile_runs *runs, uint64_t bytes) {
+    if (runs->are_on) return hak_profile_random() % runs->slot_count == 0;
+    return (uint64_t)hak_profile_draw(runs->interval_bytes) <= bytes;
 }
 
-static void begin_metering(uint64_t since_us) {
-    meter.metered_since_us = since_us;
-    meter.metered_before = count_all();
+/* How many blocks begin before the run, or end before the sample. */
+static uint64_t blocks_before(const struct hak_profile_runs *runs, int64_t unsampled, uint64_t bytes) {
+    if (unsampled <= 0) return 0;
+    return runs->are_on ? ((uint64_t)unsampled + bytes - 1) / bytes : ((uint64_t)unsampled - 1) / bytes;
 }
 
-/* Whether what was metered until now would be felt if all of it were. */
-static bool is_busy(const struct counts *counts, uint64_t now_us) {
-    return counts->calls * 1000 > (now_us - meter.metered_since_us) * MOST_PER_MS;
+uint64_t hak_meter_weigh(struct hak_heap *heap, uint32_t size_class, uint32_t *unsampled) {
+    uint64_t bytes = hak_size_classes[size_class].block_bytes;
+    struct hak_profile_runs runs = hak_profile_runs_of(bytes);
+    *unsampled = 1;
+    if (heap == NULL) count_one(NULL, size_class, bytes);
+    if (runs.interval_bytes == 0) return 0; /* switched off just now */
+    if (heap == NULL) return is_sample_due(&runs, bytes) ? weight_in(&runs, bytes) : 0;
+    uint64_t blocks = blocks_before(&runs, unsampled_bytes(heap, size_class, &runs), bytes);
+    *unsampled = blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX;
+    if (blocks != 0) return 0;
+    move_on(heap, size_class, &runs, bytes);
+    count_one(heap, size_class, bytes);
+    return weight_in(&runs, bytes);
 }
 
-/* Samples lie as close as is needed for as many as without windows, but not too close. */
-static void choose_density(const struct counts *counts) {
-    uint32_t density = hak_atomic_load(&hak_meter_density, relaxed);
-    if (counts->sampling_ns * MOST_SAMPLING_SHARE > counts->cpu_ns && density > 1) density /= 2;
-    else if (counts->sampling_ns * MOST_SAMPLING_SHARE * 4 < counts->cpu_ns && density < RARITY) density *= 2;
-    hak_atomic_store(&hak_meter_density, density, relaxed);
+void hak_meter_pass_one(struct hak_heap *heap, uint32_t size_class) {
+    uint64_t bytes = hak_size_classes[size_class].block_bytes;
+    count_one(heap, size_class, bytes);
+    heap->unsampled_bytes[size_class] -= (int64_t)bytes;
 }
 
-static void enter_stage(enum stage stage, uint64_t end_us) {
-    meter.stage = stage;
-    meter.stage_end_us = end_us;
+uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size) {
+    uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
+    count_one(heap, 0, size);
+    hak_profile_count_large(size);
+    if (heap != NULL) hak_meter_notice(heap);
+    if (interval == 0 || (uint64_t)hak_profile_draw(interval) > size) return 0;
+    return hak_profile_weight(size, interval);
 }
 
-static void begin_all_the_time(uint64_t now_us, uint64_t length_us) {
-    begin_metering(now_us);
-    enter_stage(ALL_THE_TIME, now_us + length_us);
-    meter_all_the_time();
+/* ---- What is live ------------------------------------------------------------------------------------------------ */
+
+static HAK_COLD void look_at_live(struct hak_heap *heap) {
+    uint64_t peak = hak_profile_look();
+    heap->unlooked_bytes = (int64_t)(peak / LOOK_SHARE > LOOK_BYTES ? peak / LOOK_SHARE : LOOK_BYTES);
 }
 
-static uint64_t random_below(uint64_t limit) { return hak_profile_random() % limit; }
-
-static void begin_cell(uint64_t start_us) {
-    meter.cell_start_us = start_us;
-    meter.cell_start_cpu_ns = program_cpu_ns();
-    enter_stage(BEFORE_WINDOW, start_us + random_below(CELL_US - WINDOW_US));
+void hak_meter_notice(struct hak_heap *heap) {
+    if (HAK_UNLIKELY(heap->unlooked_bytes < 0)) look_at_live(heap);
 }
 
-/* What is counted begins and ends behind the change of routes, which takes its time. */
-static void open_window(uint64_t now_us) {
-    hak_routes_meter(true);
-    begin_metering(now_us);
-    enter_stage(IN_WINDOW, now_us + WINDOW_US);
-}
-
-/* Where the thread wakes up late, the cell becomes as long as the window was for it. */
-static void close_window(uint64_t now_us) {
-    uint64_t length_us = now_us - meter.metered_since_us;
-    hak_routes_meter(false);
-    meter.in_window = counts_since_metered();
-    meter.calm_cells = is_busy(&meter.in_window, now_us) ? 0 : meter.calm_cells + 1;
-    choose_density(&meter.in_window);
-    if (length_us > CELL_US) length_us = CELL_US; /* the process was stopped meanwhile */
-    enter_stage(AFTER_WINDOW, meter.cell_start_us + length_us * RARITY);
-}
-
-static void choose_rarity(void) {
-    static const int64_t most_rarity = (int64_t)256 * HAK_RARITY_ONE;
-    int64_t rarity = most_rarity;
-    if (meter.windows_cpu_ns > 0) rarity = meter.cells_cpu_ns * HAK_RARITY_ONE / meter.windows_cpu_ns;
-    if (rarity < HAK_RARITY_ONE) rarity = HAK_RARITY_ONE;
-    if (rarity > most_rarity) rarity = most_rarity;
-    hak_atomic_store(&hak_meter_rarity, (uint32_t)rarity, relaxed);
-}
-
-/* M2. What is added may be less than 0: it is right on average. */
-static void measure_cell(void) {
-    int64_t taken_ns = metering_ns(&meter.in_window), window_cpu_ns = (int64_t)meter.in_window.cpu_ns;
-    int64_t cell_cpu_ns = (int64_t)(program_cpu_ns() - meter.cell_start_cpu_ns);
-    meter.windows_cpu_ns += window_cpu_ns - taken_ns - meter.windows_cpu_ns / MEASURED_CELLS;
-    meter.cells_cpu_ns += cell_cpu_ns - taken_ns - meter.cells_cpu_ns / MEASURED_CELLS;
-    choose_rarity();
-}
-
-/* Until cells have been measured: with one thread, and metering that takes as large a part of its time as until now. */
-static void plan_rarity(const struct counts *counts) {
-    int64_t taken_us = counts->cpu_ns == 0 ? 0 : WINDOW_US * metering_ns(counts) / (int64_t)counts->cpu_ns;
-    if (taken_us > WINDOW_US / 2) taken_us = WINDOW_US / 2;
-    meter.windows_cpu_ns = (int64_t)PLANNED_CELLS * 1000 * (WINDOW_US - taken_us);
-    meter.cells_cpu_ns = (int64_t)PLANNED_CELLS * 1000 * (CELL_US - taken_us);
-    choose_rarity();
-}
-
-/* From all the time to windows, in the middle of a cell: so the moments to come are in a window as likely as any
- * other. */
-static void begin_windows(const struct counts *counts, uint64_t now_us) {
-    uint64_t cell_start_us = now_us - random_below(CELL_US);
-    begin_cell(cell_start_us);
-    meter.calm_cells = 0;
-    meter.in_window = (struct counts){0};
-    plan_rarity(counts);
-    if (meter.stage_end_us <= now_us) open_window(meter.stage_end_us);
-    if (meter.stage_end_us <= now_us) enter_stage(AFTER_WINDOW, cell_start_us + CELL_US);
-    hak_routes_meter(meter.stage == IN_WINDOW);
-}
-
-static void end_all_the_time(uint64_t now_us) {
-    struct counts counts = counts_since_metered();
-    if (is_busy(&counts, now_us)) begin_windows(&counts, now_us);
-    else begin_all_the_time(now_us, CELL_US);
-}
-
-static void end_stage(uint64_t now_us) {
-    uint64_t end_us = meter.stage_end_us;
-    switch (meter.stage) {
-    case ALL_THE_TIME: end_all_the_time(now_us); break;
-    case BEFORE_WINDOW: open_window(now_us); break;
-    case IN_WINDOW: close_window(now_us); break;
-    case AFTER_WINDOW:
-        measure_cell();
-        if (meter.calm_cells >= CALM_CELLS) begin_all_the_time(now_us, CELL_US);
-        else begin_cell(now_us - end_us > CELL_US ? now_us : end_us); /* far behind: as above */
-        break;
-    }
-}
-
-uint64_t hak_meter_step(uint64_t now_us) {
-    if (!hak_profile_is_on()) {
-        hak_routes_meter(false); /* if it was switched off while a window was being opened */
-        return UINT64_MAX;
-    }
-    uint32_t now_starts = hak_atomic_load(&starts, relaxed);
-    if (meter.starts != now_starts) {
-        meter.starts = now_starts;
-        begin_all_the_time(now_us, FIRST_LOOK_US);
-    }
-    while (meter.stage_end_us <= now_us) end_stage(now_us);
-    return meter.stage_end_us - now_us;
-}
-
-void hak_meter_rest(void) {
-    if (hak_profile_is_on() && meter.stage != ALL_THE_TIME) begin_all_the_time(hak_os_clock_ns() / 1000, FIRST_LOOK_US);
+uint64_t hak_meter_moment(const struct hak_heap *heap) {
+    enum { COUNT_BITS = 40 };
+    uint64_t turns = hak_atomic_load(&hak_routes_turns, relaxed);
+    if (heap == NULL || heap->number == 0 || turns % 2 == 0) return 0;
+    uint64_t count = (turns + heap->tenant) * HAK_PROFILE_TEMPORARY + hak_owned_get(&heap->metered[0]);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        count += hak_owned_get(&heap->metered[i]) - hak_ration_count(heap, i);
+    return (uint64_t)heap->number << COUNT_BITS | (count & (((uint64_t)1 << COUNT_BITS) - 1));
 }

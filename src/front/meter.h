@@ -1,41 +1,23 @@
-/* Metering: while the heap profile is on, malloc counts what it hands out, so that samples can be taken.
+/* Metering: while the heap profile is on, malloc counts what it hands out, samples it, and looks how much is live.
  *
- * Nobody counts hits. So malloc is metered by having all of it miss (front/routes.h): the miss counts, and does what a
- * hit does. Where a program allocates so often that this would be felt, malloc is metered in windows only: at random
- * moments, of which the background thread sees to the beginning and the end. A sample counts for as many times more as
- * malloc is rarely metered, and samples lie up to as many times closer. Large objects always take the slow path, and
- * are metered at all times.
+ * Nobody counts hits. So while malloc is metered, its hits take blocks from rations (pool/ration.h), each of which ends
+ * before the next sample. The miss at the end of a ration counts it, takes the sample if it is due, and fills the next
+ * one. Large objects always take the slow path.
  *
- *   M1  When malloc is metered is decided by chance and by what was before, not by what the program does at that moment
- *       or will do. So each allocation has a chance to be metered which is known, and estimates are unbiased.
- *   M2  The chance is the part of the time that threads run for which malloc is metered; time that metering takes
- *       doesn't count. It is measured: where processors are busy, the background thread's own wake-ups decide when the
- *       others run.
+ *   M1  Each block that malloc hands out is counted, by its class, and has the same chance to be sampled as any other
+ *       one of its class. Frees are not counted: what is live is what slabs have handed out, less what lies in bins.
+ *   M2  Each thread looks how much is live when it has allocated LOOK_BYTES since its last look, or a part of the peak
+ *       if that is more. The peak is the most that any look has found.
  *
  * A tracer that attaches to the probe `otel_memory:alloc` (observe/probes.h) switches the profile on, and off again
  * when it detaches, unless somebody else has switched it on. Slow paths look at the probe's semaphore when they end.
- *
- * Without a background thread malloc is metered all the time. So it is in a child after fork, until its own thread
- * looks, and while that thread sleeps.
  */
 #ifndef HAK_FRONT_METER_H
 #define HAK_FRONT_METER_H
 
+#include "front/front.h"
 #include "observe/probes.h"
 #include "observe/profile.h"
-
-/* Malloc is metered one part in so many of the time, in 1024ths: HAK_RARITY_ONE is all the time. */
-extern HAK_ATOMIC(uint32_t) hak_meter_rarity;
-
-/* How many times closer samples lie while it is. */
-extern HAK_ATOMIC(uint32_t) hak_meter_density;
-
-/* The mean distance of samples of small blocks, in bytes; 0 while the profile is off. */
-HAK_INLINE uint64_t hak_meter_interval(void) {
-    uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed),
-             density = hak_atomic_load(&hak_meter_density, relaxed);
-    return (interval + density - 1) / density;
-}
 
 /* Switches the heap profile on, with so many bytes from sample to sample on average, or to another interval; any number
  * of times. False when there is no memory for it. hak_profile_write writes it (observe/profile.h). */
@@ -44,7 +26,7 @@ HAK_COLD bool hak_meter_start(uint64_t interval_bytes);
 /* The same, with samples in runs, one per interval (P6): for which call sites hold pages. */
 HAK_COLD bool hak_meter_start_runs(uint64_t interval_bytes);
 
-/* Switches it off. */
+/* Switches it off. Threads give their rations back when they miss next, or when they are drained. */
 HAK_COLD void hak_meter_stop(void);
 
 /* Whether a tracer was attached at the last look. */
@@ -58,18 +40,22 @@ HAK_INLINE void hak_meter_notice_tracer(void) {
         hak_meter_follow_tracer();
 }
 
-/* The background thread's part, at `now_us`: opens and closes windows. Returns when to call it again, in us from now;
- * UINT64_MAX while the profile is off. */
-HAK_COLD uint64_t hak_meter_step(uint64_t now_us);
+/* What the next allocation of a small class counts for, if it is to be sampled: the caller does so, and it is counted.
+ * 0 if it is not: then it and those that follow, `unsampled` in all, may be handed out. By who has the heap, or NULL:
+ * then the block is counted, and it is the only one that may be handed out. */
+uint64_t hak_meter_weigh(struct hak_heap *heap, uint32_t size_class, uint32_t *unsampled);
 
-/* The background thread is going to sleep, because the program seems to. */
-void hak_meter_rest(void);
+/* A block of the class that is not to be sampled was handed out without a ration. */
+void hak_meter_pass_one(struct hak_heap *heap, uint32_t size_class);
 
-/* Whether the calling thread has called malloc so often while it was metered that a background thread is worth its
- * while. Launchers that are to have one thread only don't. */
-bool hak_meter_wants_thread(void);
+/* A large object of `size` bytes is handed out, and counted: what it counts for, if it is to be sampled, or 0. The heap
+ * may be NULL. Looks how much is live when a look is due (M2). */
+uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size);
 
-/* There is no background thread any more: malloc is metered all the time, if at all. */
-void hak_meter_without_thread(void);
+/* At the end of a metered malloc of a small class: the same look. */
+void hak_meter_notice(struct hak_heap *heap);
+
+/* The moment of the thread that has the heap, which may be NULL (P7 of observe/profile.h). */
+uint64_t hak_meter_moment(const struct hak_heap *heap);
 
 #endif

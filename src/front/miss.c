@@ -22,6 +22,7 @@
 #include "pool/pool.h"
 #include "pool/purge.h"
 #include "pool/quarantine.h"
+#include "pool/ration.h"
 #include "pool/shrink.h"
 #include "region/decay.h"
 #include "region/guard.h"
@@ -258,33 +259,23 @@ static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
     return block;
 }
 
-/* The moment of a thread (P7 of observe/profile.h): its heap, and its count, which is ahead by a temporary's span for
- * each change of metering and each thread that got the heap. */
-static uint64_t moment_of(const struct hak_heap *heap) {
-    enum { COUNT_BITS = 40 };
-    uint64_t turns = hak_atomic_load(&hak_routes_turns, relaxed);
-    if (heap == NULL || heap->number == 0 || turns % 2 == 0) return 0;
-    uint64_t spans = turns + heap->tenant;
-    uint64_t count = hak_owned_get(&heap->metered_count) + spans * HAK_PROFILE_TEMPORARY;
-    return (uint64_t)heap->number << COUNT_BITS | (count & (((uint64_t)1 << COUNT_BITS) - 1));
-}
-
-static void count_metered(struct hak_heap *heap) {
-    hak_owned_set(&heap->metered_count, hak_owned_get(&heap->metered_count) + 1);
-}
-
-/* Large objects always come here: malloc is metered for them at all times while the heap profile is on. To be called as
- * a last act, so that the stack begins in the caller (-foptimize-sibling-calls in cmake/options.cmake); returns the
- * block. */
-static HAK_COLD void *sample_large(void *block, size_t size, struct hak_heap *heap) {
+/* A large object was made, or resized to what is counted again. To be called as a last act, so that the stack begins in
+ * the caller (-foptimize-sibling-calls in cmake/options.cmake); returns the block. */
+static HAK_COLD void *meter_large(void *block, size_t size, struct hak_heap *heap) {
     uintptr_t addresses[HAK_PROFILE_STACK_MOST];
-    uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
-    if (heap != NULL) count_metered(heap);
-    if (interval == 0 || (uint64_t)hak_profile_draw(interval) > size) return block;
+    hak_profile_change_large(1, (int64_t)hak_region_find((uintptr_t)block).bytes);
+    uint64_t weight = hak_meter_weigh_large(heap, size);
+    if (weight == 0) return block;
     uint32_t depth = hak_profile_walk(__builtin_frame_address(0), addresses);
-    hak_profile_record(block, size, size, hak_profile_weight(size, interval, HAK_RARITY_ONE), moment_of(heap),
-                       addresses, depth);
+    hak_profile_record(block, size, 0, weight, hak_meter_moment(heap), addresses, depth);
     return block;
+}
+
+/* Of a large object that is about to be freed. */
+static HAK_COLD void unmeter_large(const void *block, size_t bytes) {
+    struct hak_profile_entry sampled = hak_profile_forget(block);
+    hak_profile_change_large(-1, -(int64_t)bytes);
+    if (sampled.site != 0) hak_profile_judge(&sampled, hak_meter_moment(hak_thread_heap));
 }
 
 /* At the end of a call that has made the heap larger, perhaps. Not in the middle of one: whoever has wrapped the
@@ -323,10 +314,8 @@ void *hak_front_alloc_large(size_t size, size_t alignment, bool clear, const voi
     HAK_COUNT(heap, large_allocs, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     look_after_growth();
-    return hak_profile_is_on() ? sample_large(block, size, heap) : block;
+    return hak_profile_is_on() ? meter_large(block, size, heap) : block;
 }
-
-static uint32_t large_rarity(void) { return hak_atomic_load(&hak_meter_rarity, relaxed); }
 
 /* NULL when that can't be done, or copying is better. */
 static void *resize_watched(const struct hak_place *place, size_t size) {
@@ -342,7 +331,7 @@ static void *resize_watched(const struct hak_place *place, size_t size) {
 void *hak_front_resize_large(const struct hak_place *place, size_t size, const void *caller) {
     void *block = (void *)place->start;
     /* Before another thread can have the address. */
-    struct hak_profile_entry sampled = hak_profile_forget(block, 0, large_rarity());
+    struct hak_profile_entry sampled = hak_profile_forget(block);
     void *resized = resize_watched(place, size);
     if (resized == NULL) {
         hak_profile_take_back(block, &sampled);
@@ -350,15 +339,16 @@ void *hak_front_resize_large(const struct hak_place *place, size_t size, const v
     }
     struct hak_heap *heap = hak_thread_attach();
     if (resized != block) {
-        hak_profile_judge(&sampled, moment_of(hak_thread_heap), large_rarity());
+        if (sampled.site != 0) hak_profile_judge(&sampled, hak_meter_moment(hak_thread_heap));
         hak_freed_note(heap, block, place->bytes);
     }
+    if (hak_profile_is_on()) hak_profile_change_large(-1, -(int64_t)place->bytes);
     HAK_COUNT(heap, large_resizes, 1);
     if (HAK_LIKELY(heap != NULL)) hak_background_want(caller);
     hak_signal_fence();
     hak_background_notice(); /* it may be smaller now */
     look_after_growth();
-    return hak_profile_is_on() ? sample_large(resized, size, heap) : resized;
+    return hak_profile_is_on() ? meter_large(resized, size, heap) : resized;
 }
 
 HAK_COLD void *hak_front_resize_at_last(const struct hak_place *place, size_t size, const void *caller) {
@@ -425,50 +415,12 @@ static void after_alloc(struct hak_heap *heap, const void *caller) {
     look_after_growth();
 }
 
-#define NOT_DRAWN (INT64_MIN / 2)
-
-/* Bytes to the next sample of a class, or in a run, less than 0: into it. What was drawn from another interval is drawn
- * anew when it is first asked for. */
-static int64_t unsampled_bytes(struct hak_heap *heap, uint32_t size_class, uint64_t interval,
-                               const struct hak_profile_runs *runs) {
-    if (heap->sample_interval_bytes != interval || heap->samples_in_runs != runs->are_on) {
-        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) hak_owned_set(&heap->unsampled_bytes[i], NOT_DRAWN);
-        heap->sample_interval_bytes = interval;
-        heap->samples_in_runs = runs->are_on;
-    }
-    int64_t unsampled = hak_owned_get(&heap->unsampled_bytes[size_class]);
-    if (unsampled != NOT_DRAWN) return unsampled;
-    if (!runs->are_on) return hak_profile_draw(interval);
-    return hak_profile_begin_runs(runs, &heap->run_slots[size_class]);
-}
-
-/* What the allocation of `bytes` counts for; 0 when it is not to be sampled. */
-static uint64_t weigh(struct hak_heap *heap, uint32_t size_class, int64_t bytes) {
-    struct hak_profile_runs runs = hak_profile_runs_of(hak_size_classes[size_class].block_bytes);
-    uint64_t interval = runs.are_on ? runs.interval_bytes : hak_meter_interval();
-    uint32_t rarity = hak_atomic_load(&hak_meter_rarity, relaxed);
-    if (interval == 0) return 0; /* switched off just now */
-    uint64_t weight =
-        runs.are_on ? hak_profile_run_weight(&runs, rarity) : hak_profile_weight((uint64_t)bytes, interval, rarity);
-    if (heap == NULL) {
-        bool is_due = runs.are_on ? hak_profile_random() % runs.slot_count == 0 : hak_profile_draw(interval) <= bytes;
-        return is_due ? weight : 0;
-    }
-    int64_t unsampled = unsampled_bytes(heap, size_class, interval, &runs), left = unsampled - bytes;
-    bool is_due = runs.are_on ? unsampled <= 0 : left <= 0;
-    if (runs.are_on) left = hak_profile_next_run(&runs, left, &heap->run_slots[size_class]);
-    else if (is_due) left = hak_profile_draw(interval);
-    hak_owned_set(&heap->unsampled_bytes[size_class], left);
-    count_metered(heap);
-    return is_due ? weight : 0;
-}
-
 /* A block between guards, when one is due; the stack begins with the caller's frame. NULL: it is as others are. */
 static HAK_COLD void *take_guarded(size_t size, const void *frame) {
     uintptr_t addresses[HAK_STACK_MOST];
     struct hak_heap *heap = hak_thread_heap;
     uint64_t interval = hak_knob(guard_share);
-    if (heap->number == 0 || interval == 0 || size > hak_os_page_bytes()) return NULL;
+    if (heap->number == 0 || size > hak_os_page_bytes()) return NULL;
     bool is_first = heap->guard_share != interval;
     if (!is_first && heap->unguarded_count > 0) return NULL;
     hak_profile_seed_once();
@@ -486,38 +438,63 @@ static HAK_COLD void *take_guarded(size_t size, const void *frame) {
     return block;
 }
 
-static int64_t metered_bytes(size_t size) { return size == 0 ? 1 : (int64_t)size; }
-
 /* A block that is sampled, by a caller with this frame; NULL when there is no memory. */
 static HAK_COLD void *alloc_sampled(struct hak_heap *heap, size_t size, uint32_t size_class, uint64_t weight,
                                     const void *frame) {
     uintptr_t addresses[HAK_PROFILE_STACK_MOST];
-    uint64_t start_ns = hak_os_clock_ns();
     void *block = take_one(hak_sampled_class(size_class), size);
     if (block == NULL) return NULL;
     uint32_t depth = hak_profile_walk(frame, addresses);
-    hak_profile_record(block, size, hak_size_classes[size_class].block_bytes, weight, moment_of(heap), addresses,
-                       depth);
-    if (heap != NULL)
-        hak_owned_set(&heap->sampling_ns, hak_owned_get(&heap->sampling_ns) + hak_os_clock_ns() - start_ns);
+    hak_profile_record(block, size, size_class, weight, hak_meter_moment(heap), addresses, depth);
     return block;
 }
 
-/* A metered malloc of a small size for which there is more to do than to count: a sample is due, or the bin is empty.
- * To be called as a last act, as above. */
+static void *take_of_ration(struct hak_heap *heap, uint32_t size_class, size_t size) {
+    struct hak_bin *ration = &heap->bins[hak_sampled_class(size_class)];
+    void **top = hak_owned_get(&ration->top) - 1, *block = *top;
+    hak_bin_set_top(ration, top);
+    hand_out(block, size_class, size);
+    return block;
+}
+
+/* Of a block that is not sampled, the ration, of up to `most` blocks. False without one: where samples come in runs, each
+ * malloc takes what it would have had, so that slabs are filled as they are elsewhere. */
+static bool begin_ration(struct hak_heap *heap, uint32_t size_class, uint32_t most) {
+    if (hak_atomic_load(&hak_profile_in_runs, relaxed)) return false;
+    if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) most = up_to_guarded(heap, most);
+    hak_heap_close_bin(heap, size_class);
+    uint32_t count = hak_ration_fill(heap, size_class, most);
+    hak_heap_open_bin(heap, size_class);
+    heap->unguarded_count -= count;
+    if (HAK_UNLIKELY(is_group_to_open(size_class))) hak_routes_open_group(size_class);
+    return count != 0;
+}
+
+static void *alloc_unsampled(struct hak_heap *heap, uint32_t size_class, size_t size, uint32_t most) {
+    if (HAK_LIKELY(begin_ration(heap, size_class, most))) return take_of_ration(heap, size_class, size);
+    void *block = alloc_small(heap, size_class, size);
+    if (block != NULL) hak_meter_pass_one(heap, size_class);
+    return block;
+}
+
+/* Malloc of a small size is metered, and the ration is at its end. To be called as a last act, as above. */
 static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
-    uint32_t size_class = hak_routes_class_of(size);
+    uint32_t size_class = hak_routes_class_of(size), unsampled = 1;
     struct hak_heap *heap = enter();
-    uint64_t weight = hak_background_is_starting ? 0 : weigh(heap, size_class, metered_bytes(size));
     void *block = NULL;
-    if (weight != 0) {
-        block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
-    } else if (heap != NULL && (block = take_guarded(size, __builtin_frame_address(0))) == NULL) {
-        begin_sample(heap);
-        block = alloc_small(heap, size_class, size);
-        end_sample(heap);
+    if (heap != NULL && hak_ration_count(heap, size_class) != 0) { /* somebody had the heap at that moment */
+        block = take_of_ration(heap, size_class, size);
+        after_alloc(heap, caller);
+        return block;
     }
-    if (heap != NULL) after_alloc(heap, caller);
+    uint64_t weight = hak_background_is_starting ? 0 : hak_meter_weigh(heap, size_class, &unsampled);
+    if (weight != 0) block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
+    else if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) block = take_guarded(size, __builtin_frame_address(0));
+    if (heap != NULL && block == NULL) block = alloc_unsampled(heap, size_class, size, unsampled);
+    if (heap != NULL) {
+        after_alloc(heap, caller);
+        hak_meter_notice(heap);
+    }
     if (block == NULL) block = take_one(size_class, size);
     return block != NULL ? block : take_one_at_last(size_class, size);
 }
@@ -542,28 +519,11 @@ static HAK_MISS void *alloc_missed(size_t size, const void *caller) {
     return HAK_LIKELY(block != NULL) ? block : take_one_at_last(size_class, size);
 }
 
-/* Malloc is metered: what a hit does, and counts it. */
-static inline void *take_metered(size_t size, uint32_t offset) {
-    struct hak_heap *heap = hak_thread_heap;
-    struct hak_bin *bin = hak_bin_at(heap, offset) - HAK_SMALL_CLASS_COUNT;
-    HAK_OWNED(int64_t) *to_sample = &heap->unsampled_bytes[offset / HAK_BIN_STRIDE - HAK_SMALL_CLASS_COUNT];
-    int64_t unsampled = hak_owned_get(to_sample) - metered_bytes(size);
-    void **top = hak_owned_get(&bin->top);
-    if (HAK_UNLIKELY(unsampled <= 0) || HAK_UNLIKELY(!hak_relaxed_below(&bin->base, top))) return NULL;
-    void *block = top[-1];
-    hak_bin_set_top(bin, top - 1);
-    hand_out(block, offset / HAK_BIN_STRIDE - HAK_SMALL_CLASS_COUNT, size);
-    hak_owned_set(to_sample, unsampled);
-    count_metered(heap);
-    return block;
-}
-
 void *hak_front_alloc_miss(size_t size, const void *caller) {
     if (size > HAK_SMALL_MAX) return hak_front_alloc_large(size, HAK_ALIGNMENT, false, caller);
     uint32_t offset = hak_atomic_load(&hak_bin_offsets[hak_route_index(size)], relaxed);
-    if (offset <= HAK_SMALL_CLASS_COUNT * HAK_BIN_STRIDE) return alloc_missed(size, caller);
-    void *block = take_metered(size, offset);
-    return HAK_LIKELY(block != NULL) ? block : alloc_metered(size, caller);
+    bool is_metered = offset > HAK_SMALL_CLASS_COUNT * HAK_BIN_STRIDE;
+    return HAK_UNLIKELY(is_metered) ? alloc_metered(size, caller) : alloc_missed(size, caller);
 }
 
 void *hak_front_alloc_uncached(size_t size, const void *caller) {
@@ -664,7 +624,8 @@ static bool cache_block(struct hak_heap *heap, void *block, uint32_t size_class)
 }
 
 static HAK_COLD void free_sampled(void *block, uint32_t size_class) {
-    hak_profile_forget(block, moment_of(hak_thread_heap), HAK_RARITY_ONE);
+    struct hak_profile_entry sampled = hak_profile_forget(block);
+    if (sampled.site != 0) hak_profile_judge(&sampled, hak_meter_moment(hak_thread_heap));
     HAK_COUNT((struct hak_heap *)NULL, flushed_blocks, 1);
     hak_pool_put(NULL, size_class, &block, 1);
 }
@@ -787,7 +748,7 @@ static HAK_MISS void free_any(void *block, uint32_t from) {
         free_guarded(block, place.bytes, __builtin_frame_address(0));
         return;
     }
-    hak_profile_forget(block, moment_of(hak_thread_heap), large_rarity());
+    if (hak_profile_is_begun()) unmeter_large(block, place.bytes);
     struct hak_heap *heap = hak_thread_attach();
     hak_freed_note(heap, block, place.bytes);
     enum hak_large_outcome outcome = free_large(&place, from);

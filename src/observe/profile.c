@@ -10,8 +10,11 @@
 #include "observe/profile_tables.h"
 #include "observe/python.h"
 #include "observe/stack.h"
+#include "observe/stats.h"
 #include "os/inspect.h"
 #include "os/os.h"
+#include "pool/pool.h"
+#include "pool/ration.h"
 
 enum {
     SITE_PROBES = 64,
@@ -87,15 +90,14 @@ static double chance_of(double x) {
     return y;
 }
 
-static __attribute__((noinline)) uint64_t weight_of(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
-    double weight =
-        (double)rarity * HAK_PROFILE_WEIGHT_ONE / HAK_RARITY_ONE / chance_of((double)bytes / (double)interval_bytes);
+static __attribute__((noinline)) uint64_t weight_of(uint64_t bytes, uint64_t interval_bytes) {
+    double weight = HAK_PROFILE_WEIGHT_ONE / chance_of((double)bytes / (double)interval_bytes);
     return weight < 0x1p63 ? (uint64_t)(weight + 0.5) : (uint64_t)1 << 63;
 }
 
-uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity) {
+uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes) {
     struct hak_floating programs = hak_floating_begin();
-    uint64_t weight = weight_of(bytes, interval_bytes, rarity);
+    uint64_t weight = weight_of(bytes, interval_bytes);
     hak_floating_end(programs);
     return weight;
 }
@@ -128,8 +130,8 @@ int64_t hak_profile_next_run(const struct hak_profile_runs *runs, int64_t to_run
     return to_run;
 }
 
-uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t rarity) {
-    return runs->slot_count * rarity * HAK_PROFILE_WEIGHT_ONE / HAK_RARITY_ONE;
+uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs) {
+    return runs->slot_count * HAK_PROFILE_WEIGHT_ONE;
 }
 
 /* ---- Sites ------------------------------------------------------------------------------------------------------- */
@@ -213,16 +215,29 @@ static uint32_t intern_function(struct hak_profile_tables *known, const char *na
     return find_site(known, &known->functions, words, (uint32_t)(length / sizeof words[0] + 1));
 }
 
+/* The word for the place in a function, but for whether it is innermost: 0 when there is none. */
+static uintptr_t place_of_function(struct hak_profile_tables *known, struct hak_python_walk *walk,
+                                   struct hak_python_frame *function) {
+    struct hak_profile_place *place = &known->places[function->identity % HAK_PROFILE_PLACES];
+    uint64_t word = hak_atomic_load(&place->word, relaxed);
+    if (word != 0 && (hak_atomic_load(&place->identity_and_word, relaxed) ^ word) == function->identity) return word;
+    if (!hak_python_describe(walk, function)) return 0;
+    uintptr_t line = function->line < 1U << LINE_BITS ? function->line : 0;
+    word = HAK_PROFILE_IN_PYTHON | (uintptr_t)intern_function(known, function->text) << LINE_BITS | line;
+    hak_atomic_store(&place->word, word, relaxed);
+    hak_atomic_store(&place->identity_and_word, function->identity ^ word, relaxed);
+    return word;
+}
+
 /* Apart: what it takes of the stack, programs in other languages don't. */
 static HAK_COLD uint32_t walk_python(struct hak_profile_tables *known, uintptr_t *words) {
     uint32_t depth = 0;
     struct hak_python_walk walk = hak_python_begin();
     struct hak_python_frame function;
-    while (depth < HAK_PROFILE_PYTHON_MOST && hak_python_next(&walk, &function)) {
-        uintptr_t line = function.line < 1U << LINE_BITS ? function.line : 0;
-        words[depth++] = HAK_PROFILE_IN_PYTHON | (function.is_innermost ? is_innermost_bit : 0) |
-                         (uintptr_t)intern_function(known, function.text) << LINE_BITS | line;
-    }
+    uintptr_t word;
+    while (depth < HAK_PROFILE_PYTHON_MOST && hak_python_step(&walk, &function) &&
+           (word = place_of_function(known, &walk, &function)) != 0)
+        words[depth++] = word | (function.is_innermost ? is_innermost_bit : 0);
     return depth;
 }
 
@@ -291,14 +306,34 @@ static void add_size(struct hak_profile_site *site, uint64_t size) {
 
 static uint64_t live_of(uint64_t all, uint64_t freed) { return freed < all ? all - freed : 0; }
 
-/* What all sites have live now is the peak, if it is higher than the last one by `rise` (P5). */
-static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
-    uint64_t live = hak_atomic_load(&known->live_bytes, relaxed);
-    if (live <= hak_atomic_load(&known->peak_bytes, relaxed) + rise) return;
+/* Where others change figures meanwhile, one may be below 0 for a moment. */
+static uint64_t at_least_none(int64_t figure) { return figure > 0 ? (uint64_t)figure : 0; }
+
+/* What each class has live, and how many bytes that is in all. */
+struct live {
+    int64_t blocks[HAK_SMALL_CLASS_COUNT + 1];
+    int64_t large_bytes, bytes;
+};
+
+static struct live count_live_now(struct hak_profile_tables *known) {
+    struct live live;
+    hak_pool_count_live(live.blocks);
+    live.blocks[0] = hak_atomic_load(&known->live_large, relaxed);
+    live.bytes = live.large_bytes = hak_atomic_load(&known->live_large_bytes, relaxed);
+    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
+        live.bytes += live.blocks[i] * (int64_t)hak_size_classes[i].block_bytes;
+    return live;
+}
+
+/* What is live now is the peak, as far as anybody has looked (P5). */
+static void note_peak(struct hak_profile_tables *known, const struct live *live) {
     uint32_t process = (uint32_t)hak_os_process_id(), other = hak_atomic_load(&known->noting, relaxed);
     /* Relaxed: of two notes one after the other a late figure of the first may stay, as estimates may. */
     if (other == process || !hak_atomic_cas(&known->noting, &other, process, relaxed, relaxed)) return;
-    hak_atomic_store(&known->peak_bytes, live, relaxed);
+    hak_atomic_store(&known->noted_bytes, live->bytes, relaxed);
+    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++)
+        hak_atomic_store(&known->classes[i].peak_blocks, live->blocks[i], relaxed);
+    hak_atomic_store(&known->peak_large_bytes, live->large_bytes, relaxed);
     hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
     /* Acquire pairs with add_to_list. */
     for (uint32_t where = hak_atomic_load(&known->sites.newest, acquire); where != 0;
@@ -307,14 +342,39 @@ static void note_peak(struct hak_profile_tables *known, uint64_t rise) {
         uint64_t bytes = hak_atomic_load(&site->bytes, relaxed), weight = hak_atomic_load(&site->weight, relaxed);
         hak_atomic_store(&site->peak_bytes, live_of(bytes, hak_atomic_load(&site->freed_bytes, relaxed)), relaxed);
         hak_atomic_store(&site->peak_weight, live_of(weight, hak_atomic_load(&site->freed_weight, relaxed)), relaxed);
+        uint64_t variance = hak_atomic_load(&site->variance, relaxed);
+        variance = live_of(variance, hak_atomic_load(&site->freed_variance, relaxed));
+        hak_atomic_store(&site->peak_variance, variance, relaxed);
     }
     hak_atomic_store(&known->noting, 0, relaxed);
+}
+
+uint64_t hak_profile_look(void) {
+    struct hak_profile_tables *known = known_tables();
+    if (known == NULL) return 0;
+    struct live live = count_live_now(known);
+    int64_t most = hak_atomic_load(&known->most_bytes, relaxed), noted = hak_atomic_load(&known->noted_bytes, relaxed);
+    while (live.bytes > most && !hak_atomic_cas(&known->most_bytes, &most, live.bytes, relaxed, relaxed)) {
+    }
+    if (live.bytes > noted + noted / PEAK_SHARE) note_peak(known, &live);
+    return (uint64_t)(live.bytes > most ? live.bytes : most);
 }
 
 /* `amount` for each allocation that the sample counts for. */
 static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / HAK_PROFILE_WEIGHT_ONE; }
 
-void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, uint64_t born,
+/* What the sample adds to the variance of its site's bytes: w (w - 1) b^2, by Horvitz and Thompson. In squares of 64
+ * bytes, so that there is room for many samples; of one that stands for more than 8 GiB it is too little. */
+static uint64_t variance_of(const struct hak_profile_entry *sample) {
+    enum { SHIFT = 6 };
+    static const uint64_t most = (uint64_t)1 << (33 - SHIFT);
+    uint64_t stands_for = weighted(sample->weight, sample->size);
+    if (stands_for <= sample->size) return 0;
+    uint64_t all = stands_for >> SHIFT, others = (stands_for - sample->size) >> SHIFT;
+    return (all < most ? all : most) * (others < most ? others : most);
+}
+
+void hak_profile_record(const void *block, size_t size, uint32_t size_class, uint64_t weight, uint64_t born,
                         const uintptr_t *addresses, uint32_t depth) {
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return;
@@ -324,20 +384,23 @@ void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint
         add(&known->lost_samples, 1);
         return;
     }
-    *sample = (struct hak_profile_entry){.site = where,
-                                         .size = size,
-                                         .block_bytes = block_bytes,
-                                         .born_ms = hak_os_clock_ms(),
-                                         .weight = weight,
-                                         .born = born};
+    *sample =
+        (struct hak_profile_entry){.site = where,
+                                   .size = size,
+                                   .size_class = size_class,
+                                   .block_bytes = size_class == 0 ? size : hak_size_classes[size_class].block_bytes,
+                                   .born_ms = hak_os_clock_ms(),
+                                   .weight = weight,
+                                   .born = born};
     struct hak_profile_site *site = site_at(known, where);
     add(&site->samples, 1);
     add(&site->weight, sample->weight);
     add(&site->bytes, weighted(sample->weight, size));
-    add(&site->block_bytes, weighted(sample->weight, block_bytes));
+    add(&site->block_bytes, weighted(sample->weight, sample->block_bytes));
+    add(&site->variance, variance_of(sample));
     add_size(site, size);
-    add(&known->live_bytes, weighted(sample->weight, size));
-    note_peak(known, hak_atomic_load(&known->peak_bytes, relaxed) / PEAK_SHARE);
+    add(&known->classes[size_class].weight, weight);
+    add(&known->classes[size_class].bytes, weighted(weight, size));
     hak_probe_alloc(block, size, weighted(weight, size));
 }
 
@@ -358,20 +421,21 @@ static void count_freed(struct hak_profile_tables *known, const struct hak_profi
     add(&site->freed_weight, weight);
     add(&site->freed_bytes, times * weighted(sample->weight, sample->size));
     add(&site->freed_block_bytes, times * weighted(sample->weight, sample->block_bytes));
-    add(&known->live_bytes, -times * weighted(sample->weight, sample->size));
+    add(&site->freed_variance, times * variance_of(sample));
+    add(&known->classes[sample->size_class].freed_weight, weight);
+    add(&known->classes[sample->size_class].freed_bytes, times * weighted(sample->weight, sample->size));
     add(&site->freed_ms, times * weighted(sample->weight, lifetime_ms));
     add(lifetime_figure(site, lifetime_ms), weight);
 }
 
-void hak_profile_judge(const struct hak_profile_entry *entry, uint64_t freed, uint32_t rarity) {
+void hak_profile_judge(const struct hak_profile_entry *entry, uint64_t freed) {
     if (entry->site == 0 || entry->born == 0 || freed - entry->born >= HAK_PROFILE_TEMPORARY) return;
     struct hak_profile_site *site = site_at(known_tables(), entry->site);
-    uint64_t weight = entry->weight * rarity / HAK_RARITY_ONE;
-    add(&site->temporary_weight, weight);
-    add(&site->temporary_bytes, weighted(weight, entry->size));
+    add(&site->temporary_weight, entry->weight);
+    add(&site->temporary_bytes, weighted(entry->weight, entry->size));
 }
 
-struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, uint32_t rarity) {
+struct hak_profile_entry hak_profile_forget(const void *block) {
     static const struct hak_profile_entry none;
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return none;
@@ -385,7 +449,6 @@ struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, u
         if (!hak_atomic_cas(&known->blocks[slot], &expected, 0, release, relaxed)) return none;
         sample.freed_ms = hak_os_clock_ms();
         count_freed(known, &sample, 1);
-        hak_profile_judge(&sample, freed, rarity);
         return sample;
     }
     return none;
@@ -445,8 +508,36 @@ static bool make_tables(void) {
     return true;
 }
 
+void hak_profile_count(uint32_t size_class) {
+    struct hak_profile_tables *known = known_tables();
+    if (known != NULL) add(&known->classes[size_class].metered, 1);
+}
+
+void hak_profile_count_large(uint64_t size) {
+    struct hak_profile_tables *known = known_tables();
+    if (known != NULL) add(&known->large_bytes, size);
+}
+
+void hak_profile_change_large(int64_t count, int64_t bytes) {
+    struct hak_profile_tables *known = known_tables();
+    if (known == NULL) return;
+    hak_atomic_fetch_add(&known->live_large, count, relaxed);
+    hak_atomic_fetch_add(&known->live_large_bytes, bytes, relaxed);
+}
+
+/* While the profile is off nobody counts them. */
+static void count_large_objects(struct hak_profile_tables *known) {
+    struct hak_statistics total;
+    hak_statistics_take(&total);
+    hak_atomic_store(&known->live_large, (int64_t)total.large_blocks, relaxed);
+    hak_atomic_store(&known->live_large_bytes, (int64_t)total.large_bytes, relaxed);
+}
+
 bool hak_profile_begin(uint64_t interval_bytes) {
+    bool is_first = hak_atomic_load(&hak_profile_tables, relaxed) == NULL;
     if (!make_tables()) return false;
+    if (!hak_profile_is_on()) count_large_objects(known_tables());
+    if (is_first) known_tables()->began_bytes = at_least_none(count_live_now(known_tables()).bytes);
     hak_profile_seed_once();
     struct hak_profile_tables *known = known_tables();
     bool in_runs = hak_atomic_load(&hak_profile_in_runs, relaxed);
@@ -542,19 +633,54 @@ static void write_build_ids(struct pieces *pieces) {
     hak_os_close(ids.memory);
 }
 
+/* How many blocks of a class malloc has handed out; 0: large objects. */
+static uint64_t count_metered(const struct hak_profile_tables *known, uint32_t size_class) {
+    uint64_t count = hak_atomic_load(&known->classes[size_class].metered, relaxed);
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        count +=
+            hak_owned_peek(&heap->metered[size_class]) - (size_class == 0 ? 0 : hak_ration_count(heap, size_class));
+    return count;
+}
+
+static void write_counts(struct pieces *pieces, const struct hak_profile_tables *known, const struct live *live) {
+    hak_text_add(for_word(pieces), "began_bytes %lu\nmost_bytes %lu\nnoted_bytes %lu\n",
+                 (unsigned long)known->began_bytes,
+                 (unsigned long)at_least_none(hak_atomic_load(&known->most_bytes, relaxed)),
+                 (unsigned long)at_least_none(hak_atomic_load(&known->noted_bytes, relaxed)));
+    hak_text_add(for_word(pieces), "large %lu %lu %lu\n", (unsigned long)hak_atomic_load(&known->large_bytes, relaxed),
+                 (unsigned long)at_least_none(live->large_bytes),
+                 (unsigned long)at_least_none(hak_atomic_load(&known->peak_large_bytes, relaxed)));
+    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        const struct hak_profile_class *sums = &known->classes[i];
+        uint64_t metered = count_metered(known, i), now = at_least_none(live->blocks[i]),
+                 peak = at_least_none(hak_atomic_load(&sums->peak_blocks, relaxed));
+        if ((metered | now | peak) == 0) continue;
+        hak_text_add(for_word(pieces), "class %u %lu %lu %lu %lu %lu %lu %lu\n", hak_size_classes[i].block_bytes,
+                     (unsigned long)metered, (unsigned long)now, (unsigned long)peak,
+                     (unsigned long)hak_atomic_load(&sums->weight, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->bytes, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->freed_weight, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->freed_bytes, relaxed));
+    }
+}
+
 bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
     char buffer[PIECE_BYTES];
     struct pieces pieces = {hak_text_in(buffer, sizeof buffer), write, context};
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
-    note_peak(known, 0);
+    hak_profile_look();
+    struct live live = count_live_now(known);
+    if (live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
     hak_text_add(&pieces.text,
-                 "hakmem heap profile 1\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
-                 "%lu\nwithout_python ",
+                 "hakmem heap profile 2\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
+                 "%lu\n",
                  hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
                  (unsigned long)(hak_os_clock_ms() - known->began_ms),
                  (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
                  (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
+    write_counts(&pieces, known, &live);
+    hak_text_add(for_word(&pieces), "without_python ");
     hak_python_add_refusal(for_word(&pieces));
     hak_text_add(for_word(&pieces), "\nfigures");
 #define FIGURE(name) hak_text_add(for_word(&pieces), " " #name);

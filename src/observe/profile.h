@@ -3,23 +3,22 @@
  *   P1  An allocation of b bytes is sampled with the probability 1 - exp(-b / interval), whatever was sampled before:
  *       as if samples lay along all bytes ever handed out at random, `interval` apart on average (a Poisson process).
  *       The distance to the next one has no memory: it may be drawn anew at any moment, from another interval.
- *   P2  A sample counts for 1 / probability allocations, so that sums of samples are unbiased. Where malloc is metered
- *       for a part of the time (front/meter.h), it counts for as many times more.
+ *   P2  A sample counts for 1 / probability allocations, so that sums of samples are unbiased. A small block is taken
+ *       for as large as all of its class. How many of a class there were is counted apart (front/meter.h).
  *   P3  While a sampled block is live it has an entry, found by its address; who frees a block that may have one
  *       removes the entry first. A small block that is sampled is of a sampled class, and so no free of it is a hit.
  *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its
  *       figures. It is not removed: live = recorded - freed, and both can be read at any time.
- *   P5  What each site had live when all of them had most, is noted again whenever that is a 32nd more than at the last
- *       note, and when the profile is written: the peak is missed by less than that, if at all. Where malloc is
- *       looked at in windows (front/meter.h), it is the highest of estimates that vary, and so much too high.
+ *   P5  What each class and each site has live is noted again whenever all of what is live, which is counted, is a 32nd
+ *       more than at the last note, and when the profile is written. So the moment does not depend on the samples, and
+ *       misses the peak by less than that.
  *   P6  In runs (hak_profile_in_runs), each thread's allocations of a class lie along a line, by their bytes, which is
  *       divided into slots of a run, and strata of as many slots as an interval has. One slot of each stratum is drawn,
  *       and what begins in it is sampled, and counts for as many as the stratum has slots. So sampled slabs are filled
  *       as others are, with what a thread asks for one after the other: a model of the heap on a smaller scale, in
  *       which it is known of each block whose it is. Which blocks keep a page is read from that.
  *   P7  A temporary is freed by the thread that allocated it, before this thread has allocated HAK_PROFILE_TEMPORARY
- *       more blocks. Allocations are counted while malloc is metered: a moment is a thread's count, or unknown. What is
- *       sampled at other times too counts for as many temporaries more as malloc is rarely metered.
+ *       more blocks. A moment is a thread's count of these, or unknown.
  *   P8  A place in a Python function is a word: from the top, a bit that is set; a bit for the innermost function of
  *       those that one call of the interpreter's loop runs; where the function is in the tables, in 38 bits, 0 if they
  *       have no room for it; and the line, in 24. Its name is taken at the sample: the interpreter frees functions.
@@ -34,13 +33,33 @@
 #include "base/platform.h"
 #include "observe/stack.h"
 
+/* The tables: NULL before their first use. They begin with their size in bytes, a uint64_t. */
+extern HAK_ATOMIC(struct hak_profile_tables *) hak_profile_tables;
+
 extern HAK_ATOMIC(uint64_t) hak_profile_interval; /* mean bytes from sample to sample; 0 while the profile is off */
 
 HAK_INLINE bool hak_profile_is_on(void) { return HAK_UNLIKELY(hak_atomic_load(&hak_profile_interval, relaxed) != 0); }
 
+/* True since it was first switched on: there may be samples. */
+HAK_INLINE bool hak_profile_is_begun(void) {
+    return HAK_UNLIKELY(hak_atomic_load(&hak_profile_tables, relaxed) != NULL);
+}
+
 /* Switches sampling on, or to another interval (1 at least): what was recorded stays. False when there is no memory for
  * the tables. Where allocations are to be sampled is front's business. */
 HAK_COLD bool hak_profile_begin(uint64_t interval_bytes);
+
+/* A thread without a heap has got a block of a small class, or with 0, a large object. */
+void hak_profile_count(uint32_t size_class);
+
+/* A large object of so many bytes was handed out, or one has become so large: its size is counted. */
+void hak_profile_count_large(uint64_t size);
+
+/* There are so many more large objects, which have so many bytes in memory more; below 0, less. */
+void hak_profile_change_large(int64_t count, int64_t bytes);
+
+/* Looks how much is live, which may be the peak (P5): returns the most bytes that there ever were. */
+uint64_t hak_profile_look(void);
 
 /* Switches sampling off. Sampled blocks that are live stay known. */
 void hak_profile_end(void);
@@ -55,9 +74,8 @@ uint64_t hak_profile_random(void);
 int64_t hak_profile_draw(uint64_t interval_bytes);
 
 /* What a sampled allocation of so many bytes counts for, in 1024ths of an allocation (P2). It was drawn from this
- * interval, at a time when malloc was metered one part in `rarity` of the time, in 1024ths. */
-enum { HAK_RARITY_ONE = 1024 };
-uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes, uint32_t rarity);
+ * interval. */
+uint64_t hak_profile_weight(uint64_t bytes, uint64_t interval_bytes);
 
 /* Samples come in runs (P6), not single (P1). Set before the profile is switched on. */
 extern HAK_ATOMIC(bool) hak_profile_in_runs;
@@ -78,7 +96,7 @@ int64_t hak_profile_begin_runs(const struct hak_profile_runs *runs, uint16_t *sl
 int64_t hak_profile_next_run(const struct hak_profile_runs *runs, int64_t to_run, uint16_t *slot);
 
 /* What a sample of a run counts for, as with hak_profile_weight. */
-uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs, uint32_t rarity);
+uint64_t hak_profile_run_weight(const struct hak_profile_runs *runs);
 
 /* Stacks of the profile: up to HAK_STACK_MOST addresses, as of hak_stack_walk; and behind them, where the thread runs
  * Python, up to HAK_PROFILE_PYTHON_MOST words with this bit, each a place in a function (P8). Returns how many there
@@ -93,23 +111,24 @@ HAK_INLINE bool hak_profile_is_python(uintptr_t word) { return (word & HAK_PROFI
 const char *hak_profile_python_function(uintptr_t word);
 uint32_t hak_profile_python_line(uintptr_t word);
 
-/* Records a sampled allocation: of `size` bytes asked for, in a block of `block_bytes`, by a stack as from
- * hak_profile_walk. `born` is the caller's moment (P7): two of one thread, in one time of metering, are as far apart as
- * blocks that it has allocated between them, any others at least HAK_PROFILE_TEMPORARY. 0: unknown. */
-void hak_profile_record(const void *block, size_t size, size_t block_bytes, uint64_t weight, uint64_t born,
+/* Records a sampled allocation: of `size` bytes asked for, in a block of a small class, or with 0, in a large object;
+ * by a stack as from hak_profile_walk. `born` is the caller's moment (P7): two of one thread, in one time of metering,
+ * are as far apart as blocks that it has allocated between them, any others at least HAK_PROFILE_TEMPORARY. 0: unknown.
+ */
+void hak_profile_record(const void *block, size_t size, uint32_t size_class, uint64_t weight, uint64_t born,
                         const uintptr_t *addresses, uint32_t depth);
 
-/* The block is about to be freed, or moved, at this moment: removes its entry if it has one (P3), and returns it. If it
- * is a temporary, it counts for `rarity` times as many, in 1024ths (P7). Freed at 0, an unknown moment, it is none. */
+/* The block is about to be freed, or moved: removes its entry if it has one (P3), and returns it. */
 struct hak_profile_entry {
     uint32_t site; /* 0: there was none */
+    uint32_t size_class;
     uint64_t size, block_bytes, weight, born_ms, freed_ms;
     uint64_t born; /* moment; 0: unknown */
 };
-struct hak_profile_entry hak_profile_forget(const void *block, uint64_t freed, uint32_t rarity);
+struct hak_profile_entry hak_profile_forget(const void *block);
 
-/* It was forgotten at an unknown moment, and is freed at this one: counts it if it is a temporary, as above. */
-void hak_profile_judge(const struct hak_profile_entry *entry, uint64_t freed, uint32_t rarity);
+/* What was forgotten is freed at this moment: counts it if it is a temporary (P7). 0: unknown. */
+void hak_profile_judge(const struct hak_profile_entry *entry, uint64_t freed);
 
 /* It was not, and nobody else can have had it meanwhile: it has its entry again. */
 HAK_COLD void hak_profile_take_back(const void *block, const struct hak_profile_entry *entry);
@@ -131,9 +150,6 @@ HAK_COLD int hak_profile_write(int descriptor);
 /* The same to any place, in pieces of text, and without the map, which would follow. With a line
  * `build_id START HEX` for each file that the map has from START on with its header. */
 HAK_COLD bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context);
-
-/* The tables: NULL before their first use. They begin with their size in bytes, a uint64_t. */
-extern HAK_ATOMIC(struct hak_profile_tables *) hak_profile_tables;
 
 /* True for addresses in them. */
 bool hak_profile_is_metadata(uintptr_t address);

@@ -5,6 +5,7 @@
 #define HAK_OBSERVE_PROFILE_TABLES_H
 
 #include "observe/profile.h"
+#include "slab/size_class.h"
 
 enum {
     HAK_PROFILE_SITE_SLOTS = 1 << 15,
@@ -14,11 +15,13 @@ enum {
     HAK_PROFILE_SAMPLE_SLOTS = HAK_PROFILE_SINGLE_SLOTS + HAK_PROFILE_RUN_SLOTS,
     HAK_PROFILE_WEIGHT_ONE = 1024, /* weights of samples are fractions of this */
     HAK_PROFILE_TEMPORARY = 8,     /* P7 */
+    HAK_PROFILE_PLACES = 1 << 12,
 };
 
 /* FIGURE(name): what a site sums up. Weights are numbers of allocations, and bytes are estimates, of all samples or of
  * those freed again; freed_ms is the sum of weights times lifetimes, and those after it are the weights of
- * lifetimes; then come temporaries (P7), and what was live at the peak (P5). */
+ * lifetimes; then come temporaries (P7), what was live at the peak (P5), and the variances of bytes, in squares of 64.
+ */
 #define HAK_PROFILE_FIGURES(FIGURE)                                                                                    \
     FIGURE(samples)                                                                                                    \
     FIGURE(freed_samples)                                                                                              \
@@ -40,7 +43,10 @@ enum {
     FIGURE(temporary_weight)                                                                                           \
     FIGURE(temporary_bytes)                                                                                            \
     FIGURE(peak_weight)                                                                                                \
-    FIGURE(peak_bytes)
+    FIGURE(peak_bytes)                                                                                                 \
+    FIGURE(variance)                                                                                                   \
+    FIGURE(freed_variance)                                                                                             \
+    FIGURE(peak_variance)
 
 struct hak_profile_site {
 #define FIGURE(name) HAK_ATOMIC(uint64_t) name; /* relaxed */
@@ -58,6 +64,14 @@ struct hak_profile_index {
     HAK_ATOMIC(uint32_t) newest; /* all of them are in a list */
 };
 
+/* Of a size class; the first one of large objects: how many threads without a heap have got, the sums of its samples,
+ * and how many were live at the last note (P5). */
+struct hak_profile_class {
+    HAK_ATOMIC(uint64_t) metered;
+    HAK_ATOMIC(uint64_t) weight, freed_weight, bytes, freed_bytes;
+    HAK_ATOMIC(int64_t) peak_blocks;
+};
+
 /* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
  * The address is 0 while the rest is being written. */
 struct hak_profile_last {
@@ -66,18 +80,31 @@ struct hak_profile_last {
     HAK_ATOMIC(uint32_t) site;
 };
 
+/* The word of a place in a function of Python (P8), and what tells the place: two threads that write the same entry may
+ * leave the halves of two. */
+struct hak_profile_place {
+    HAK_ATOMIC(uint64_t) word, identity_and_word;
+};
+
 struct hak_profile_tables {
     uint64_t bytes; /* const: of all this, as it is mapped */
     struct hak_profile_index sites, functions;
+    struct hak_profile_place places[HAK_PROFILE_PLACES];
     HAK_ATOMIC(uintptr_t) blocks[HAK_PROFILE_SAMPLE_SLOTS]; /* addresses of sampled blocks; 0 for none (P3) */
     struct hak_profile_entry
         samples[HAK_PROFILE_SAMPLE_SLOTS]; /* of who sets the address, and then of who removes it */
     struct hak_profile_last origins[HAK_PROFILE_SAMPLE_SLOTS];
     HAK_ATOMIC(uint32_t) words_used;
     HAK_ATOMIC(uint64_t) lost_samples;
-    HAK_ATOMIC(uint64_t) live_bytes;          /* of all sites */
-    HAK_ATOMIC(uint64_t) peak_bytes, peak_ms; /* when the peak was noted last (P5) */
-    HAK_ATOMIC(uint32_t) noting;              /* process that notes it; 0, or one that forked meanwhile: nobody does */
+    struct hak_profile_class classes[HAK_SMALL_CLASS_COUNT + 1];
+    HAK_ATOMIC(uint64_t) large_bytes;                 /* asked for by large objects in all, while it is on */
+    HAK_ATOMIC(int64_t) live_large, live_large_bytes; /* how many are live, and their memory; */
+    HAK_ATOMIC(int64_t) peak_large_bytes;             /* at the last note */
+    HAK_ATOMIC(int64_t) most_bytes;                   /* that any look has found live, */
+    HAK_ATOMIC(int64_t) noted_bytes;                  /* and that the last note has (P5) */
+    HAK_ATOMIC(uint64_t) peak_ms;                     /* when that was */
+    uint64_t began_bytes;                             /* live when the profile was first switched on */
+    HAK_ATOMIC(uint32_t) noting; /* process that notes it; 0, or one that forked meanwhile: nobody does */
     uint64_t began_ms;
     HAK_ATOMIC(uint64_t) interval_bytes;    /* as of hak_profile_begin; 0 while it is off */
     HAK_ATOMIC(bool) had_runs;              /* samples in runs may be in their slots */

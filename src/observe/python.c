@@ -54,20 +54,38 @@ const struct hak_python_layout *hak_python_layout_of(unsigned long version) {
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
 HAK_UNCHECKED static uint64_t load_bytes(uintptr_t at, size_t bytes) {
+    typedef uint64_t word __attribute__((aligned(1), may_alias));
     uint64_t value = 0;
+    if (bytes == sizeof value) return *(const word *)at;
     for (size_t i = 0; i < bytes; i++) value |= (uint64_t)((const unsigned char *)at)[i] << (8 * i);
     return value;
 }
 
-/* Up to a word. What can't be read is 0, and the walk has failed from then on. */
-static uint64_t read_bytes(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
+static bool may_read(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
     uint64_t spread = at / LEAST_PAGE_BYTES * UINT64_C(0x9E3779B97F4A7C15);
     uintptr_t *page = &walk->pages[spread >> 32 & (HAK_PYTHON_PAGES - 1)];
-    if (walk->has_failed || !hak_unwind_can_read(page, at, bytes)) {
-        walk->has_failed = true;
-        return 0;
+    if (!walk->has_failed && hak_unwind_can_read(page, at, bytes)) return true;
+    walk->has_failed = true;
+    return false;
+}
+
+/* Up to a word. What can't be read is 0, and the walk has failed from then on. */
+static uint64_t read_bytes(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
+    return may_read(walk, at, bytes) ? load_bytes(at, bytes) : 0;
+}
+
+/* The same of strings and tables, which are read from front to end: eight of them lie in one page. */
+static uint64_t read_byte(struct hak_python_walk *walk, uintptr_t at) {
+    uintptr_t eight = at & ~(uintptr_t)7;
+    if (walk->eight_at != eight) {
+        walk->eight_at = eight;
+        walk->eight = read_bytes(walk, eight, 8);
     }
-    return load_bytes(at, bytes);
+    return walk->eight >> at % 8 * 8 & 0xff;
+}
+
+static uint64_t read_character(struct hak_python_walk *walk, uintptr_t from, uint64_t index, uint32_t width) {
+    return width == 1 ? read_byte(walk, from + index) : read_bytes(walk, from + index * width, width);
 }
 
 static uintptr_t read_pointer(struct hak_python_walk *walk, uintptr_t at) {
@@ -96,7 +114,7 @@ static uint64_t first_with_room(struct hak_python_walk *walk, uintptr_t from, ui
                                 uint64_t room) {
     char bytes[4];
     for (; length > 0 && !walk->has_failed; length--) {
-        size_t count = encode(read_bytes(walk, from + (length - 1) * width, width), bytes);
+        size_t count = encode(read_character(walk, from, length - 1, width), bytes);
         if (count > room) break;
         room -= count;
     }
@@ -117,7 +135,7 @@ static bool add_string(struct hak_python_walk *walk, uintptr_t string, bool is_c
     bool may_be_cut = is_cut_in_front && length > room / 4; /* a character has up to 4 bytes */
     for (uint64_t i = may_be_cut ? first_with_room(walk, from, length, width, room) : 0; i < length; i++) {
         char bytes[4];
-        size_t count = encode(read_bytes(walk, from + i * width, width), bytes);
+        size_t count = encode(read_character(walk, from, i, width), bytes);
         if (walk->has_failed || count > (size_t)(end - *at)) break;
         for (size_t k = 0; k < count; k++) *(*at)++ = bytes[k];
     }
@@ -131,7 +149,7 @@ static uint64_t fetch_number(struct hak_python_walk *walk, uintptr_t *at) {
     uint64_t value = 0, byte;
     uint32_t shift = 0;
     do {
-        byte = read_bytes(walk, (*at)++, 1);
+        byte = read_byte(walk, (*at)++);
         value |= (byte & 0x3f) << shift;
         shift += 6;
     } while ((byte & 0x40) != 0 && shift < 60);
@@ -163,7 +181,7 @@ static uint32_t line_at(struct hak_python_walk *walk, uintptr_t code, uintptr_t 
     uint64_t size = read_bytes(walk, table + OBJECT_SIZE, 8);
     if (!is_of_type(walk, table, walk->python->bytes_type) || size > MOST_LINES_BYTES) return (uint32_t)first;
     for (uintptr_t end = at + size; at < end && !walk->has_failed;) {
-        uint64_t head = read_bytes(walk, at++, 1), bytes = UNIT_BYTES * ((head & 7) + 1);
+        uint64_t head = read_byte(walk, at++), bytes = UNIT_BYTES * ((head & 7) + 1);
         line += fetch_step(walk, &at, head >> 3 & 15);
         if (offset < bytes) return (uint32_t)line;
         offset -= bytes;
@@ -173,21 +191,43 @@ static uint32_t line_at(struct hak_python_walk *walk, uintptr_t code, uintptr_t 
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
-static bool describe(struct hak_python_walk *walk, uintptr_t code, uintptr_t instruction,
-                     struct hak_python_frame *frame) {
+static uint64_t mix_fact(uint64_t identity, uint64_t fact) {
+    identity = (identity ^ fact) * UINT64_C(0x9E3779B97F4A7C15);
+    return identity ^ identity >> 32;
+}
+
+/* Where a string is, how long it is, and the first and the last of its characters: another one in its place has others,
+ * or is as good. */
+static uint64_t mix_text(struct hak_python_walk *walk, uint64_t identity, uintptr_t string) {
+    uint64_t length = read_bytes(walk, string + OBJECT_SIZE, 8);
+    uintptr_t first = string + walk->python->layout->ascii_bytes;
+    identity = mix_fact(mix_fact(identity, string), length);
+    if (length < 8) return mix_fact(identity, length == 0 ? 0 : read_bytes(walk, first, length));
+    return mix_fact(mix_fact(identity, read_bytes(walk, first, 8)), read_bytes(walk, first + length - 8, 8));
+}
+
+static uint64_t identify(struct hak_python_walk *walk, uintptr_t code, uintptr_t instruction) {
+    uint64_t identity = mix_fact(mix_fact(1, code), instruction);
+    identity = mix_text(walk, identity, read_pointer(walk, code + CODE_NAME));
+    identity = mix_text(walk, identity, read_pointer(walk, code + CODE_FILE));
+    identity = mix_fact(identity, read_pointer(walk, code + CODE_LINES));
+    return mix_fact(identity, read_bytes(walk, code + walk->python->layout->first_line, 4));
+}
+
+bool hak_python_describe(struct hak_python_walk *walk, struct hak_python_frame *frame) {
     char *at = frame->text;
-    if (!is_of_type(walk, code, walk->python->code_type)) return false;
-    if (!add_string(walk, read_pointer(walk, code + CODE_NAME), false, &at, frame->text + LONGEST_NAME)) return false;
+    uintptr_t name = read_pointer(walk, frame->code + CODE_NAME), file = read_pointer(walk, frame->code + CODE_FILE);
+    bool has_name = add_string(walk, name, false, &at, frame->text + LONGEST_NAME);
     *at++ = '\t';
-    if (!add_string(walk, read_pointer(walk, code + CODE_FILE), true, &at, frame->text + sizeof frame->text - 1))
-        return false;
+    bool has_file = has_name && add_string(walk, file, true, &at, frame->text + sizeof frame->text - 1);
     *at = '\0';
-    frame->line = line_at(walk, code, instruction);
-    return !walk->has_failed;
+    if (has_file) frame->line = line_at(walk, frame->code, frame->at);
+    if (!has_file || walk->has_failed) walk->frame = 0;
+    return has_file && !walk->has_failed;
 }
 
 /* What a call of the loop begins with is either marked (3.11), or a frame of its interpreter. */
-bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame) {
+bool hak_python_step(struct hak_python_walk *walk, struct hak_python_frame *frame) {
     while (walk->frame != 0 && walk->steps++ < MOST_STEPS) {
         const struct hak_python_layout *layout = walk->python->layout;
         uintptr_t at = walk->frame, code = read_pointer(walk, at + layout->code),
@@ -201,15 +241,23 @@ bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *fram
         }
         frame->is_innermost = walk->is_innermost;
         walk->is_innermost = is_root;
-        if (describe(walk, code, instruction, frame)) return true;
+        frame->code = code;
+        frame->at = instruction;
+        bool is_code = is_of_type(walk, code, walk->python->code_type);
+        if (is_code) frame->identity = identify(walk, code, instruction);
+        if (is_code && !walk->has_failed) return true;
         break;
     }
     walk->frame = 0;
     return false;
 }
 
+bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame) {
+    return hak_python_step(walk, frame) && hak_python_describe(walk, frame);
+}
+
 struct hak_python_walk hak_python_begin_at(const struct hak_python *python, uintptr_t thread_state) {
-    struct hak_python_walk walk = {.python = python, .is_innermost = true};
+    struct hak_python_walk walk = {.python = python, .is_innermost = true, .eight_at = 1};
     const struct hak_python_layout *layout = python->layout;
     uintptr_t holder = layout->loop == 0 ? thread_state : read_pointer(&walk, thread_state + layout->loop);
     walk.frame = read_pointer(&walk, holder + layout->innermost);

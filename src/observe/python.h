@@ -19,8 +19,10 @@
 enum { HAK_PYTHON_TEXT_BYTES = 512, HAK_PYTHON_PAGES = 32 };
 
 struct hak_python_frame {
-    bool is_innermost; /* of the functions that one call of the interpreter's loop runs, without C between them */
-    uint32_t line;     /* that it is at */
+    bool is_innermost;  /* of the functions that one call of the interpreter's loop runs, without C between them */
+    uint64_t identity;  /* of the function, and of where it is in it: a number of all that tells it from others */
+    uintptr_t code, at; /* the same as addresses */
+    uint32_t line;      /* that it is at */
     char text
         [HAK_PYTHON_TEXT_BYTES]; /* the function's qualified name, a tab, its file: UTF-8 without control characters.
                                          A long name is cut at its end, a long path at its beginning. */
@@ -52,6 +54,8 @@ struct hak_python_walk {
     uint32_t steps;
     bool is_innermost, has_failed;
     uintptr_t pages[HAK_PYTHON_PAGES]; /* that can be read; 0 for none */
+    uintptr_t eight_at;                /* bytes that were read last, and from where */
+    uint64_t eight;
 };
 
 /* From the innermost function of the calling thread outwards; none where it runs no Python. The second begins at a
@@ -59,7 +63,10 @@ struct hak_python_walk {
 HAK_COLD struct hak_python_walk hak_python_begin(void);
 HAK_COLD struct hak_python_walk hak_python_begin_at(const struct hak_python *python, uintptr_t thread_state);
 
-/* False when there is no further one. */
+/* False when there is no further one. The first leaves line and text out, which the second adds: they take a hundred
+ * times as long. The third does both. */
+HAK_COLD bool hak_python_step(struct hak_python_walk *walk, struct hak_python_frame *frame);
+HAK_COLD bool hak_python_describe(struct hak_python_walk *walk, struct hak_python_frame *frame);
 HAK_COLD bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame);
 
 #endif

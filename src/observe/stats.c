@@ -8,6 +8,7 @@
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/quarantine.h"
+#include "pool/ration.h"
 #include "region/directory.h"
 #include "region/guard.h"
 #include "region/mapping_cache.h"
@@ -76,8 +77,7 @@ static void count(struct counted *counted) {
         total->remote_frees += hak_atomic_load(&heap->counters.remote_frees, relaxed);
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
             size_t waiting = HAK_SECURE ? hak_quarantine_count(heap, i) : 0;
-            add_to_class(counted, i, 0, 0,
-                         hak_heap_cached(heap, i) + hak_heap_cached(heap, hak_sampled_class(i)) + waiting);
+            add_to_class(counted, i, 0, 0, hak_heap_cached(heap, i) + hak_ration_count(heap, i) + waiting);
         }
     }
     struct hak_region_sums region = hak_region_sums();
@@ -133,7 +133,7 @@ void hak_snapshot_take(struct hak_snapshot *snapshot) {
 static uint64_t cached_bytes_of(const struct hak_heap *heap) {
     uint64_t bytes = 0;
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
-        bytes += hak_heap_cached(heap, i) * hak_size_classes[i].block_bytes;
+        bytes += (hak_heap_cached(heap, i) + hak_ration_count(heap, i)) * hak_size_classes[i].block_bytes;
     return bytes;
 }
 

@@ -575,11 +575,6 @@ static uint64_t read_clock_ns(clockid_t clock) {
 
 uint64_t hak_os_clock_ms(void) { return read_clock_ns(CLOCK_MONOTONIC_COARSE) / 1000000; }
 uint64_t hak_os_clock_ns(void) { return read_clock_ns(CLOCK_MONOTONIC); }
-uint64_t hak_os_cpu_ns(void) { return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
-uint64_t hak_os_own_cpu_ns(void) { return read_clock_ns(CLOCK_THREAD_CPUTIME_ID); }
-
-/* The clock of a thread, as linux/posix-timers.h has it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED. */
-uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) { return read_clock_ns((clockid_t)(~thread_id << 3 | 6)); }
 
 static uint64_t ns_of(struct timeval time) {
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_usec * 1000;
@@ -1092,8 +1087,8 @@ bool hak_os_host_name(char name[HAK_OS_HOST_NAME_BYTES]) {
     return true;
 }
 
-/* The C library knows, and makes the number of a thread's clock of it: as in hak_os_thread_cpu_ns. So nobody asks the
- * kernel. */
+/* The C library knows, and makes the number of a thread's clock of it, as linux/posix-timers.h has it
+ * (CPUCLOCK_PERTHREAD_MASK). So nobody asks the kernel. */
 uint32_t hak_os_thread_id(void) {
     clockid_t clock;
     return thread_clock != NULL && thread_clock(pthread_self(), &clock) == 0 ? (uint32_t) ~(clock >> 3) : 0;

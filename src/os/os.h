@@ -139,14 +139,6 @@ uint64_t hak_os_clock_ms(void);
 /* The same as fine as can be, in ns. */
 uint64_t hak_os_clock_ns(void);
 
-/* Time that the process's threads have run, in ns. Of those that run now it is what the kernel's last tick has counted,
- * or the last call of hak_os_thread_cpu_ns for them. */
-uint64_t hak_os_cpu_ns(void);
-
-/* Time that a thread of the process has run, in ns; 0 when there is none. The second is the caller's. */
-uint64_t hak_os_thread_cpu_ns(uint32_t thread_id);
-uint64_t hak_os_own_cpu_ns(void);
-
 /* What the process has cost so far: time of processors, and what of it was the kernel's. With `may_ask` the kernel is
  * asked, by a system call that sandboxes may kill for. Else it is what can be known without: time, as if one processor
  * worked for the process all along, and what hakmem's memory calls, and pages that went back and came again, cost

@@ -5,16 +5,17 @@
 #include "base/knobs.h"
 #include "pool/pool.h"
 #include "pool/quarantine.h"
+#include "pool/ration.h"
 
 void hak_heap_blank_bins(struct hak_heap *heap) {
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+    for (uint32_t i = 1; i <= HAK_SLAB_CLASS_COUNT; i++) {
         if (heap->slots[i].start == NULL) continue; /* H3 */
         hak_bin_set_top(&heap->bins[i], NULL);
         hak_signal_fence(); /* no handler finds a block above no base */
         hak_atomic_store(&heap->bins[i].base, NULL, relaxed);
         hak_atomic_store(&heap->bins[i].limit, NULL, relaxed);
-        heap->growth_misses[i] = heap->growth_turns[i] = 0;
-        heap->slot_room[i] = 0;
+        heap->growth_misses[hak_plain_class(i)] = heap->growth_turns[hak_plain_class(i)] = 0;
+        heap->slot_room[hak_plain_class(i)] = 0;
         heap->slots[i].end = NULL;
         hak_owned_set(&heap->slots[i].start, NULL);
     }
@@ -23,11 +24,15 @@ void hak_heap_blank_bins(struct hak_heap *heap) {
     heap->is_inherited = false;
 }
 
-bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block) {
+static bool has_in_slots(const struct hak_heap *heap, uint32_t size_class, const void *block) {
     void **top = hak_owned_peek(&heap->bins[size_class].top), **slot = hak_heap_lowest(heap, size_class);
     for (; slot < top && (uintptr_t)slot - (uintptr_t)heap < HAK_HEAP_BYTES; slot++)
         if (hak_owned_peek(slot) == block) return true;
     return false;
+}
+
+bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block) {
+    return has_in_slots(heap, size_class, block) || has_in_slots(heap, hak_sampled_class(size_class), block);
 }
 
 bool hak_heap_has_newest(const struct hak_heap *heap, uint32_t size_class, const void *block) {
@@ -111,6 +116,7 @@ uint32_t hak_heap_flush_oldest(struct hak_heap *heap, uint32_t size_class, uint3
 
 void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class) {
     hak_heap_flush_oldest(heap, size_class, UINT32_MAX);
+    hak_ration_give_back(heap, size_class);
 }
 
 void hak_heap_flush_bins(struct hak_heap *heap) {

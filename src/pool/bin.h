@@ -4,9 +4,9 @@
  *       drainer is at the bin, `top` may be below `base`: the bin is empty then.
  *   H2  slots[c].start[-1] is NULL, and start <= base: below `limit`, `top[-1]` may be read whether or not the bin is
  *       empty.
- *   H3  Bins of classes that are not small, the sampled ones among them, and all bins before their first use, are NULL:
- *       every hit path misses. A bin that was drained, or of which all blocks were flushed, has limit == NULL until its
- *       owner opens it again: no free hits it unnoticed.
+ *   H3  Bins of classes that are not small, and all bins before their first use, are NULL: every hit path misses. A bin
+ *       that was drained, or of which all blocks were flushed, has limit == NULL until its owner opens it again: no
+ *       free hits it unnoticed. So has the bin of a sampled class, always, which is a ration (pool/ration.h).
  *   H8  base == slots_end: the bin is for frees only. Its blocks begin at its first slot, and malloc misses until its
  *       owner opens the bin.
  *   H10 base == slots_end and limit == NULL: the bin is closed. Its owner, in a slow path, changes it; to a signal
@@ -38,8 +38,8 @@ HAK_INLINE size_t hak_heap_cached(const struct hak_heap *heap, uint32_t size_cla
     return top >= lowest ? (size_t)(top - lowest) : 0;
 }
 
-/* True if the block is in the bin of its class. The heap's owner may be using it: nothing outside of the heap's own
- * memory is read, whatever its pointers say. */
+/* True if the block is in the bin of its class, or in the ration. The heap's owner may be using it: nothing outside of
+ * the heap's own memory is read, whatever its pointers say. */
 HAK_COLD bool hak_heap_has_cached(const struct hak_heap *heap, uint32_t size_class, const void *block);
 
 /* True if it is among the newest in the bin. For the heap's owner, but not in a signal handler that has interrupted a
@@ -65,7 +65,7 @@ void hak_heap_put_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t co
 
 /* Blocks go back to their slabs. Leaves the bin as if it was drained (H3), or closed if it was: a block that is freed
  * again is not newest in it any more. */
-void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class);
+void hak_heap_flush_bin(struct hak_heap *heap, uint32_t size_class); /* and of the ration */
 /* The same with the oldest `most` of them; returns how many there were to flush. If some stay the bin is open, for
  * frees only, drained or closed, as before. */
 uint32_t hak_heap_flush_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t most);

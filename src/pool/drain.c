@@ -5,13 +5,14 @@
 #include "pool/held.h"
 #include "pool/pool.h"
 #include "pool/quarantine.h"
+#include "pool/ration.h"
 #include "region/in_hand.h"
 
 /* From the fence that follows, no hit begins at or below the topmost block, and none puts a block on top. No hit is on
  * its way to the topmost block of a bin that is for frees only. */
 static void close_bins(struct hak_heap *heap) {
     struct hak_closed_bins *before = &heap->closed_bins;
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+    for (uint32_t i = 1; i <= HAK_SLAB_CLASS_COUNT; i++) {
         struct hak_bin *bin = &heap->bins[i];
         before->lowest[i] = NULL;
         if (heap->slots[i].start == NULL) continue;
@@ -29,7 +30,7 @@ static void close_bins(struct hak_heap *heap) {
 static bool empty_bins(struct hak_heap *heap, bool all) {
     const struct hak_closed_bins *before = &heap->closed_bins;
     bool is_empty = true;
-    for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+    for (uint32_t i = 1; i <= HAK_SLAB_CLASS_COUNT; i++) {
         struct hak_bin *bin = &heap->bins[i];
         if (before->lowest[i] == NULL) continue;
         void **first = before->lowest[i], **top = hak_owned_peek(&bin->top),
@@ -39,8 +40,9 @@ static bool empty_bins(struct hak_heap *heap, bool all) {
         if (!all || kept < first) kept = first;
         uint32_t count = (uint32_t)(kept - first);
         if (count > 0) {
-            hak_pool_put(heap, i, first, count);
+            hak_pool_put(heap, hak_plain_class(i), first, count);
             HAK_COUNT(heap, flushed_blocks, count);
+            if (i > HAK_SMALL_CLASS_COUNT) hak_ration_count_out(heap, hak_plain_class(i), -(int64_t)count);
         }
         hak_atomic_store(&bin->base, kept, relaxed);
         is_empty &= top <= kept + 1;

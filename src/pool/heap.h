@@ -68,8 +68,8 @@ struct hak_partial_list {
 /* Bins before a drainer closed them: where their blocks began, NULL without slots, and whether they were for frees
  * only. */
 struct hak_closed_bins {
-    void **lowest[HAK_SMALL_CLASS_COUNT + 1];
-    bool is_for_frees[HAK_SMALL_CLASS_COUNT + 1];
+    void **lowest[HAK_SLAB_CLASS_COUNT + 1];
+    bool is_for_frees[HAK_SLAB_CLASS_COUNT + 1];
 };
 
 enum { HAK_EMPTY_SLABS = 4, HAK_FULL_SLABS = 8, HAK_RECENT_CLASSES = 8, HAK_FREED_KNOWN = 16 };
@@ -102,9 +102,9 @@ struct hak_heap {
     HAK_ATOMIC(uint32_t) is_copied;         /* relaxed: by a fork, and it was not the forking thread's */
 
     /* The owner, in slow paths, or a drainer, who has it in his place (H5). */
-    struct hak_hand hand, large_hand; /* what it is in the middle of (region/in_hand.h) */
-    struct hak_hand *outer_hand;      /* while it is busy: what is to be taken up again */
-    struct hak_slots slots[HAK_SMALL_CLASS_COUNT + 1];
+    struct hak_hand hand, large_hand;                  /* what it is in the middle of (region/in_hand.h) */
+    struct hak_hand *outer_hand;                       /* while it is busy: what is to be taken up again */
+    struct hak_slots slots[HAK_SLAB_CLASS_COUNT + 1];  /* with the rations' (pool/ration.h) */
     uint16_t slot_room[HAK_SMALL_CLASS_COUNT + 1];     /* slots that a bin has memory for, of which it may have fewer */
     uint16_t growth_misses[HAK_SMALL_CLASS_COUNT + 1]; /* of a large bin, since it last grew, */
     uint16_t growth_turns[HAK_SMALL_CLASS_COUNT + 1];  /* of these, those of another kind than the one before */
@@ -133,22 +133,24 @@ struct hak_heap {
     int64_t small_bins_put_bytes; /* or that they get back from it */
     uint32_t growths;             /* pool/shrink.c's, at the last round's end */
     void **slots_next;            /* memory for slots not yet given to a bin */
-    int64_t out_bytes;            /* that slabs have handed out to it, less what they got back, and not told yet */
-    uint64_t slots_bytes;         /* sum over the bins of slots times block size */
-    HAK_OWNED(int64_t) unsampled_bytes[HAK_SMALL_CLASS_COUNT + 1]; /* to the next sample of a class, while malloc is
-                                                                    * metered; */
+    int64_t out_bytes;            /* that slabs have handed out to it, less what they got back, and not told yet; */
+    HAK_OWNED(int64_t) out_blocks[HAK_SMALL_CLASS_COUNT + 1]; /* the same in blocks of a class, since it was made */
+    uint64_t slots_bytes;                                     /* sum over the bins of slots times block size */
+    int64_t unsampled_bytes[HAK_SMALL_CLASS_COUNT + 1]; /* to the next sample of a class, while malloc is metered; */
     uint16_t
         run_slots[HAK_SMALL_CLASS_COUNT + 1]; /* the slot that was drawn of its stratum (P6 in observe/profile.h) */
     uint64_t sample_interval_bytes;           /* that these were drawn from; 0 before the first draw, */
     bool samples_in_runs;                     /* and whether they came in runs; */
     uint64_t tenant;                          /* how many threads had it before, and this one */
-    HAK_OWNED(uint64_t) metered_count;        /* calls of malloc that were counted so far, */
-    HAK_OWNED(uint64_t) sampling_ns;          /* and time that samples of them have taken */
-    int64_t unguarded_count;                  /* allocations to the next one between guards, and how many there were */
-    uint64_t guard_share;                     /* on average when that was drawn; 0 before the first draw */
-    void *signal_stack;                       /* made when first asked for, and kept; observe/crash.h */
-    HAK_OWNED(void **) waiting;               /* the secure build's, as well: places of pool/quarantine.h; */
-    uint64_t waits;                           /* how many have begun, */
+    HAK_OWNED(uint64_t) metered[HAK_SMALL_CLASS_COUNT + 1]; /* blocks of a class that were handed out while malloc was
+                                                             * metered, with those in rations; [0]: large objects */
+    uint8_t small_rations[HAK_SMALL_CLASS_COUNT + 1];       /* in a row (pool/ration.c) */
+    int64_t unlooked_bytes;                                 /* to the next look at how much is live (front/meter.h) */
+    int64_t unguarded_count;    /* allocations to the next one between guards, and how many there were */
+    uint64_t guard_share;       /* on average when that was drawn; 0 before the first draw */
+    void *signal_stack;         /* made when first asked for, and kept; observe/crash.h */
+    HAK_OWNED(void **) waiting; /* the secure build's, as well: places of pool/quarantine.h; */
+    uint64_t waits;             /* how many have begun, */
     HAK_OWNED(uint16_t) waiting_count[HAK_SMALL_CLASS_COUNT + 1]; /* and how many of a class go on */
     struct hak_counters counters;
 

@@ -5,6 +5,8 @@
 #include "pool/canary.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
+#include "pool/quarantine.h"
+#include "pool/ration.h"
 #include "pool/shrink.h"
 #include "os/os.h"
 #include "region/decay.h"
@@ -12,6 +14,7 @@
 #include "region/in_hand.h"
 #include "region/page_policy.h"
 
+HAK_WRITTEN_BY_MANY HAK_ATOMIC(int64_t) hak_pool_out_blocks[HAK_SMALL_CLASS_COUNT + 1];
 HAK_WRITTEN_BY_MANY HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_SMALL_CLASS_COUNT + 1];
 
 /* Nobody asks for other classes, and threads that are born and end would wait for each other here. */
@@ -298,14 +301,32 @@ static uint32_t take_with_heap(struct hak_heap *heap, uint32_t size_class, void 
     }
 }
 
+static void count_out(struct hak_heap *heap, uint32_t size_class, int64_t count) {
+    uint32_t plain = hak_plain_class(size_class);
+    if (heap == NULL) hak_atomic_fetch_add(&hak_pool_out_blocks[plain], count, relaxed);
+    else hak_owned_set(&heap->out_blocks[plain], hak_owned_get(&heap->out_blocks[plain]) + count);
+}
+
+void hak_pool_count_live(int64_t live[HAK_SMALL_CLASS_COUNT + 1]) {
+    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) live[i] = hak_atomic_load(&hak_pool_out_blocks[i], relaxed);
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+        for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
+            size_t waiting = HAK_SECURE ? hak_quarantine_count(heap, i) : 0;
+            live[i] += hak_owned_peek(&heap->out_blocks[i]);
+            live[i] -= (int64_t)(hak_heap_cached(heap, i) + hak_ration_count(heap, i) + waiting);
+        }
+}
+
 uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {
     int64_t block_bytes = hak_size_classes[size_class].block_bytes;
     if (HAK_UNLIKELY(heap == NULL)) {
         uint32_t got = take_without_heap(size_class, top, want);
+        count_out(NULL, size_class, got);
         hak_shrink_add(NULL, got * block_bytes);
         return got;
     }
     uint32_t got = take_with_heap(heap, size_class, top, want);
+    count_out(heap, size_class, got);
     hak_shrink_count(heap, got * block_bytes);
     return got;
 }
@@ -514,9 +535,11 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
     int64_t bytes = (int64_t)count * hak_size_classes[size_class].block_bytes;
     if (HAK_UNLIKELY(heap == NULL)) {
         put_without_heap(size_class, blocks, count);
+        count_out(NULL, size_class, -(int64_t)count);
         hak_shrink_add(NULL, -bytes);
         return;
     }
     put_all(heap, size_class, blocks, count);
+    count_out(heap, size_class, -(int64_t)count);
     hak_shrink_count(heap, -bytes);
 }

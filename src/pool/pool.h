@@ -20,6 +20,13 @@
  * be wrong by those that were in the making then. */
 extern HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_SMALL_CLASS_COUNT + 1];
 
+/* Blocks of a class that slabs have handed out to threads without a heap, less what they got back. Relaxed. */
+extern HAK_ATOMIC(int64_t) hak_pool_out_blocks[HAK_SMALL_CLASS_COUNT + 1];
+
+/* Blocks of each class that are live, by these and by what heaps have in bins; at [0] 0. Below 0 where one changed
+ * meanwhile. */
+void hak_pool_count_live(int64_t live[HAK_SMALL_CLASS_COUNT + 1]);
+
 /* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how
  * many; 0 when there is no memory. */
 uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want);

@@ -420,18 +420,6 @@ uint64_t hak_os_clock_ms(void) {
     return fake_os.clock_ms;
 }
 uint64_t hak_os_clock_ns(void) { return fake_os.clock_ms * 1000000; }
-uint64_t hak_os_cpu_ns(void) {
-    uint64_t cpu_us = fake_os.cpu_us;
-    if (fake_os.cpu_tick_us != 0 && !fake_os.cpu_is_settled) cpu_us -= cpu_us % fake_os.cpu_tick_us;
-    fake_os.cpu_is_settled = false;
-    return cpu_us * 1000;
-}
-uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) {
-    fake_os.thread_clocks_read++;
-    if (thread_id == hak_os_thread_id()) fake_os.cpu_is_settled = true;
-    return 0;
-}
-uint64_t hak_os_own_cpu_ns(void) { return 0; }
 
 bool hak_fence_threads(void) {
     if (fake_os.between_fences != NULL) fake_os.between_fences();

@@ -77,10 +77,6 @@ struct fake_os {
     struct hak_os_usage usage; /* 0 */
     unsigned char build_id[4]; /* 1, 2, 3, 4 */
     size_t build_id_bytes;     /* of it; 4 */
-    uint64_t cpu_us;           /* that threads have run; 0 */
-    uint64_t cpu_tick_us;      /* their times are exact to this, but for those asked for; 0 */
-    bool cpu_is_settled;       /* they have been asked for, just before */
-    uint64_t thread_clocks_read;
     bool refuses_threads;
     bool thread_lingers;               /* it can't be joined yet */
     uint32_t thread_id;                /* of whoever asks; 0: the kernel's */

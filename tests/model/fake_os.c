@@ -335,7 +335,4 @@ bool hak_os_copy_file(const char *path, int descriptor) { return (void)path, (vo
 void hak_os_modules_begin(void) {}
 bool hak_os_is_readable(const void *address) { return address == NULL; }
 uint64_t hak_os_clock_ms(void) { return fake_os.clock_ms; }
-uint64_t hak_os_cpu_ns(void) { return 0; }
-uint64_t hak_os_thread_cpu_ns(uint32_t thread_id) { return (void)thread_id, 0; }
-uint64_t hak_os_own_cpu_ns(void) { return 0; }
 uint64_t hak_os_clock_ns(void) { return fake_os.clock_ms * 1000000; }

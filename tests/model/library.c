@@ -44,6 +44,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/freed.c"
 #include "pool/held.c"
 #include "pool/quarantine.c"
+#include "pool/ration.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
 #include "pool/pool.c"
@@ -87,7 +88,10 @@ bool hak_python_add_refusal(struct hak_text *text) { return (void)text, false; }
 struct hak_python_walk hak_python_begin(void) {
     return (struct hak_python_walk){.frame = 0};
 }
-bool hak_python_next(struct hak_python_walk *walk, struct hak_python_frame *frame) {
+bool hak_python_step(struct hak_python_walk *walk, struct hak_python_frame *frame) {
+    return (void)walk, (void)frame, false;
+}
+bool hak_python_describe(struct hak_python_walk *walk, struct hak_python_frame *frame) {
     return (void)walk, (void)frame, false;
 }
 #include "observe/profile.c"
@@ -182,8 +186,13 @@ void library_fill_routes(size_t first, size_t last) { fill(first, last); }
 void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last) {
     change(size_class == 0 ? METERED : bit_of_group(size_class), is_metered, first, last);
 }
-void *library_take_metered(uint32_t size_class) {
-    return take_metered(1, (uint32_t)(hak_sampled_class(size_class) * HAK_BIN_STRIDE));
+void *library_take_of_ration(uint32_t size_class) {
+    struct hak_bin *ration = &hak_thread_heap->bins[hak_sampled_class(size_class)];
+    void **top = hak_owned_get(&ration->top);
+    if (!hak_relaxed_below(&ration->base, top)) return NULL;
+    void *block = top[-1];
+    hak_bin_set_top(ration, top - 1);
+    return block;
 }
 void library_skip_guard_turns(uint64_t count) { hak_atomic_fetch_add(&guard_turns, count, relaxed); }
 void library_background_sleep(void) { sleep_until_miss(); }
@@ -290,10 +299,8 @@ void library_reset(void) {
     memset(rows, 0, sizeof rows);
     least_places = most_places = 2;
     hak_profile_tables = NULL;
-    hak_profile_interval = random_state = facts = hak_routes_turns = starts = 0;
-    hak_meter_rarity = HAK_RARITY_ONE;
-    hak_meter_density = 1;
-    memset(&meter, 0, sizeof meter);
+    hak_profile_interval = random_state = facts = hak_routes_turns = 0;
+    memset(hak_pool_out_blocks, 0, sizeof hak_pool_out_blocks);
     memset(known_rules, 0, sizeof known_rules);
     hak_thread_abandon_heap();
     model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);

@@ -99,14 +99,15 @@ void library_drain(struct hak_heap *heap);
 /* The child's side of a fork. */
 void library_in_child(void);
 
-/* What is static in front/routes.c, for a part of the table: a group is opened, or malloc is metered or not; and in
- * front/miss.c. */
+/* What is static in front/routes.c, for a part of the table: a group is opened, or malloc is metered or
+ * not. */
 void library_fill_routes(size_t first, size_t last);
 void library_change_routes(uint32_t size_class, bool is_metered, size_t first, size_t last);
 /* What observe/stack.c knows of an address: what fake tables say of it. */
 uintptr_t library_rule_of(uintptr_t code);
 
-void *library_take_metered(uint32_t size_class);
+/* What a hit does while malloc is metered; NULL when it is a miss. */
+void *library_take_of_ration(uint32_t size_class);
 
 /* So many slots of region/guard.h were tried. */
 void library_skip_guard_turns(uint64_t count);

@@ -4,6 +4,7 @@
 #include "front/routes.h"
 #include "library.h"
 #include "pool/drain.h"
+#include "pool/ration.h"
 
 static const uintptr_t one_stack[] = {0x1000, 0x2000}, other_stack[] = {0x3000};
 static char blocks[3][64];
@@ -21,13 +22,13 @@ static void setup_off(void) {
     hak_profile_seed(1);
 }
 
-static void record_one(void) { hak_profile_record(blocks[0], 10, 16, 1024, 0, one_stack, 2); }
-static void record_same(void) { hak_profile_record(blocks[1], 10, 16, 1024, 0, one_stack, 2); }
+static void record_one(void) { hak_profile_record(blocks[0], 10, 1, 1024, 0, one_stack, 2); }
+static void record_same(void) { hak_profile_record(blocks[1], 10, 1, 1024, 0, one_stack, 2); }
 static void record_and_forget(void) {
-    hak_profile_record(blocks[2], 10, 16, 1024, 0, other_stack, 1);
-    hak_profile_forget(blocks[2], 0, HAK_RARITY_ONE);
+    hak_profile_record(blocks[2], 10, 1, 1024, 0, other_stack, 1);
+    hak_profile_forget(blocks[2]);
 }
-static void forget_one(void) { hak_profile_forget(blocks[0], 0, HAK_RARITY_ONE); }
+static void forget_one(void) { hak_profile_forget(blocks[0]); }
 static void write_all(void) { hak_profile_write(1); }
 static void begin(void) { hak_profile_begin(1); }
 static void end(void) { hak_profile_end(); }
@@ -55,10 +56,10 @@ MODEL_HARNESS(profile_ended, setup, NULL, end, record_and_forget);
 
 static void setup_origin(void) {
     setup();
-    hak_profile_record(EARLIER_BLOCK, 10, 16, 1024, 0, one_stack, 2);
-    hak_profile_forget(EARLIER_BLOCK, 0, HAK_RARITY_ONE);
+    hak_profile_record(EARLIER_BLOCK, 10, 1, 1024, 0, one_stack, 2);
+    hak_profile_forget(EARLIER_BLOCK);
 }
-static void record_later(void) { hak_profile_record(LATER_BLOCK, 20, 32, 1024, 0, other_stack, 1); }
+static void record_later(void) { hak_profile_record(LATER_BLOCK, 20, 2, 1024, 0, other_stack, 1); }
 static void find(const void *block, uint64_t size, const uintptr_t *stack, uint64_t depth) {
     struct hak_profile_origin origin;
     if (!hak_profile_find(block, &origin)) return;
@@ -125,19 +126,22 @@ MODEL_HARNESS(routes_change_back, setup_metered_routes, check_not_metered, stop_
 
 /* ---- Metered malloc ---------------------------------------------------------------------------------------------- */
 
-/* A heap with a few blocks in a bin, of which malloc is metered, and no sample is due. */
+/* A heap with a few blocks in a ration. */
 static void setup_heap(void) {
     library_start(1, 1, 3, 1);
     struct hak_heap *heap = library_heaps[0];
-    hak_owned_set(&heap->unsampled_bytes[MANY], (int64_t)1 << 60);
     hak_thread_heap = heap;
     hak_front_refill(MANY);
-    hak_front_refill(MANY);
+    hak_heap_begin_slow_path(heap);
+    hak_heap_close_bin(heap, MANY);
+    hak_ration_fill(heap, MANY, 3);
+    hak_heap_open_bin(heap, MANY);
+    hak_heap_end_slow_path(heap);
 }
 static void *taken[2];
 static void take_two(void) {
     hak_thread_heap = library_heaps[0];
-    for (int i = 0; i < 2; i++) taken[i] = library_take_metered(MANY);
+    for (int i = 0; i < 2; i++) taken[i] = library_take_of_ration(MANY);
 }
 static void drain(void) { library_drain(library_heaps[0]); }
 static void check_taken(void) {

@@ -24,7 +24,7 @@ SHOWN = 15
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-o", "prefix", metavar="PREFIX", default="profile", show_default=True, help="Begins the names of the files."
+    "-o", "prefix", metavar="PREFIX", help="Begins the names of the files; of a command's, 'profile' unless told."
 )
 @click.option("--interval", **INTERVAL, help="Bytes from sample to sample.")
 @click.option(
@@ -33,14 +33,16 @@ SHOWN = 15
 @click.option("--diff", nargs=2, type=FILE, metavar="BEFORE AFTER", help="Shows what AFTER has more than BEFORE.")
 @click.option("--speedscope", is_flag=True, help="Also writes PREFIX.PID.speedscope.json.")
 @click.option("--dhat", is_flag=True, help="Also writes PREFIX.PID.dhat.json, for valgrind's dh_view.html.")
+@click.option("--json", "as_json", is_flag=True, help="With --read or --diff: prints JSON in place of the table.")
 @click.argument("words", nargs=-1, metavar="-- COMMAND...", type=arguments.WORDS)
 def command(
-    prefix: str,
+    prefix: str | None,
     interval: int,
     raw: tuple[Path, ...],
     diff: tuple[Path, Path] | None,
     speedscope: bool,
     dhat: bool,
+    as_json: bool,
     words: tuple[str, ...],
 ) -> int:
     """Runs a command with the heap profile on, and writes, for each of its processes that came to its end,
@@ -49,8 +51,11 @@ def command(
     The table is of the process that was started, whatever programs it has become by exec: a shell script that ends in
     exec doesn't matter. Others have a line each, and those without a sample are counted and have no files.
 
-    With --read or --diff it runs nothing, and writes one file of each kind. Ctrl-C is for the command to decide on;
-    where it ends by it, the profile until then is written.
+    With --read or --diff it runs nothing, and prints the table to standard output; files it writes only with -o. Ctrl-C
+    is for the command to decide on; where it ends by it, the profile until then is written.
+
+    Allocations, what is live, and the peak are counted. What functions have is an estimate from samples: its standard
+    error stands behind it, in percent.
 
     Exit status: the command's own, 128 + N when signal N killed it; 2 when there is no profile.
     """
@@ -62,21 +67,23 @@ def command(
 
     if sum(map(bool, (raw, diff, words))) != 1:
         raise LabError("expected one of: a command, --read FILE, --diff BEFORE AFTER")
-    files.expect_name(prefix, "-o")
+    if prefix is not None:
+        files.expect_name(prefix, "-o")
     exports = [name for name, is_wanted in (("speedscope", speedscope), ("dhat", dhat)) if is_wanted]
+    if as_json and words:
+        raise LabError("--json is for --read and --diff: the command's own output would be among it")
+    if exports and not words and prefix is None:
+        raise LabError(f"--{exports[0]}: say -o PREFIX, by which the file's name is to begin")
     if diff:
-        _check(prefix, exports)
-        _write(profile.difference(profile.read(diff[0]), profile.read(diff[1])), prefix, exports)
+        _check_all([prefix], exports)
+        _show([profile.difference(profile.read(diff[0]), profile.read(diff[1]))], [prefix], exports, as_json)
         return 0
     if raw:
-        prefixes = [prefix] if len(raw) == 1 else [f"{prefix}.{path.stem}" for path in raw]
-        for one in prefixes:
-            _check(one, exports)
-            if prefixes.count(one) > 1:
-                raise LabError(f"--read: several would become {one}.html; read one at a time, each with its own -o")
-        for path, one in zip(raw, prefixes, strict=True):
-            _write(profile.read(path), one, exports)
+        prefixes = [prefix] if len(raw) == 1 or prefix is None else [f"{prefix}.{path.stem}" for path in raw]
+        _check_all(prefixes, exports)
+        _show([profile.read(path) for path in raw], prefixes, exports, as_json)
         return 0
+    prefix = prefix or "profile"
     _check(f"{prefix}.0", exports)
     command, written = _run(words, Path(prefix).absolute(), interval)
     _write_all(_read_all(written), command.pid, exports)
@@ -90,6 +97,42 @@ def _files(prefix: str) -> tuple[Path, Path]:
 
 def _export(prefix: str, name: str) -> Path:
     return Path(f"{prefix}.{name}.json")
+
+
+def _check_all(prefixes: Sequence[str | None], exports: Sequence[str]) -> None:
+    from hakmem.errors import LabError
+
+    named = [one for one in prefixes if one is not None]
+    for one in named:
+        _check(one, exports)
+        if named.count(one) > 1:
+            raise LabError(f"--read: several would become {one}.html; read one at a time, each with its own -o")
+
+
+def _show(profiles: Sequence[Profile], prefixes: Sequence[str | None], exports: Sequence[str], as_json: bool) -> None:
+    """Prints what was read, and puts the files that were asked for."""
+    import json
+    import sys
+
+    from hakmem import foreign
+    from hakmem.profile import plain
+
+    named = list(zip(profiles, prefixes, strict=False)) if prefixes != [None] else [(one, None) for one in profiles]
+    for one, prefix in named:
+        if prefix is not None:
+            _put(one, prefix, exports)
+        if not as_json:
+            print(foreign.lines(text(one)))
+        if prefix is not None:
+            print(_said_of_files(prefix), file=sys.stderr)
+    if as_json:
+        all_plain = [plain(one) for one in profiles]
+        print(json.dumps(all_plain[0] if len(all_plain) == 1 else all_plain, indent=1))
+
+
+def _said_of_files(prefix: str) -> str:
+    graph, page = _files(prefix)
+    return f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}"
 
 
 def _check(prefix: str, exports: Sequence[str]) -> None:
@@ -151,7 +194,7 @@ def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str
     from hakmem import foreign
     from hakmem.report.flame import signed
 
-    ordered = sorted(profiles, key=lambda path: (profiles[path].process == started, profiles[path].total.total_bytes))
+    ordered = sorted(profiles, key=lambda path: (profiles[path].process == started, profiles[path].counted.total.bytes))
     *others, main = ordered
     if profiles[main].process != started:
         print(
@@ -166,7 +209,7 @@ def _write_all(profiles: dict[Path, Profile], started: int, wanted: Sequence[str
     named = [_named(profiles[path], path) for path in (*spoken, main)]  # before a page can't be written
     for one, prefix in named[:-1]:
         _put(one, prefix, wanted)
-        said = foreign.line(f"process {one.process}, {one.program}: {signed(one.total.total_bytes)} in all")
+        said = foreign.line(f"process {one.process}, {one.program}: {signed(one.counted.total.bytes)} in all")
         print(f"hakmem: {said}: {_files(prefix)[1]}", file=sys.stderr)
     if silent:
         print(f"hakmem: {len(silent)} more had no sample, and have no files", file=sys.stderr)
@@ -187,9 +230,8 @@ def _write(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
     from hakmem import foreign
 
     _put(profile, prefix, wanted)
-    graph, page = _files(prefix)
     print(foreign.lines(text(profile)), file=sys.stderr)
-    print(f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}", file=sys.stderr)
+    print(_said_of_files(prefix), file=sys.stderr)
 
 
 def _put(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
@@ -208,40 +250,41 @@ def _put(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
 
 
 def text(profile: Profile) -> str:
-    from hakmem.profile import by_function
-    from hakmem.report.flame import IN_WINDOWS, signed
+    from hakmem.profile import by_function, with_samples
+    from hakmem.report.flame import estimate, said, signed, when
     from hakmem.words import amount, table
 
-    total = profile.total
+    counted, total = profile.counted, profile.total
     lines = [
-        f"{profile.name}, {profile.program}: live {signed(total.live_bytes)} in {total.live_count:,.0f} blocks,"
-        f" at the peak {signed(total.peak_bytes)}, in all {signed(total.total_bytes)} in {total.total_count:,.0f},"
-        f" temporary {signed(total.temporary_bytes)} in {total.temporary_count:,.0f};"
-        f" {total.samples:,} samples"
+        f"{profile.name}, {profile.program}: live {said(counted.live)},"
+        f" at the peak {said(counted.peak)}{when(profile)}, in all {said(counted.total)}",
+        f"temporary, by estimate: {signed(total.temporary_bytes)} in {total.temporary_count:,.0f} blocks;"
+        f" {total.samples:,} samples, one in {amount(profile.interval_bytes, 'B')}",
     ]
+    if profile.began_before:
+        lines.append(f"{amount(profile.began_bytes, 'B')} were live when the profile began, and have no function here")
     if not total.samples and not profile.is_difference:
-        every = amount(profile.interval_bytes, "B")
-        lines.append(f"no allocation was sampled, of one in {every}: a smaller --interval sees more")
+        lines.append("no allocation was sampled: a smaller --interval sees more")
     if profile.lost_samples:
-        lines.append(
-            f"{profile.lost_samples:,} samples were lost, figures are too small: a larger --interval is needed"
-        )
-    if profile.may_be_of_windows:
-        often = f"{total.total_count / profile.elapsed_s:,.0f}"
-        lines.append(f"it allocates some {often} times a second, and is looked at {IN_WINDOWS}")
+        lost = f"{profile.lost_samples:,} samples were lost"
+        lines.append(f"{lost}, what functions have is too small: a larger --interval is needed")
     lines += profile.nameless
+    kept, noise = with_samples(by_function(profile))
     rows = [
         [
             _short(frame) if frame else "(no stack)",
-            signed(found.live_bytes),
+            estimate(found.live_bytes, found.live_error),
             f"{found.live_count:,.0f}",
-            signed(found.total_bytes),
+            estimate(found.total_bytes, found.total_error),
             frame.module if frame else "",
         ]
-        for frame, found in by_function(profile)[:SHOWN]
+        for frame, found in kept[:SHOWN]
         if round(found.live_bytes) or round(found.total_bytes)  # not so where two profiles don't differ
     ]
-    return "\n".join([*lines, table(["function", "live", "blocks", "in all", "file"], rows)])
+    lines.append(table(["function", "live", "blocks", "in all", "file"], rows))
+    if noise.samples and not profile.is_difference:
+        lines.append(f"and functions with too few samples to tell: {signed(noise.total_bytes)} in all, together")
+    return "\n".join(lines)
 
 
 def _short(frame: Frame) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hakmem.profile import Figures, Profile, by_function
+from hakmem.profile import Amount, Figures, Profile, by_function
 from hakmem.report import page
 from hakmem.words import amount, figures
 
 MOST_ROWS = 200
-IN_WINDOWS = "in short windows unless HAKMEM_BACKGROUND=0 is set: figures may be several times too high or too low"
 VIEWS = (
     ("live_bytes", "live bytes"),
     ("live_count", "live blocks"),
@@ -59,28 +58,29 @@ def _first_with_anything(profile: Profile) -> int:
 
 
 def _facts(profile: Profile) -> list[tuple[str, str]]:
-    total = profile.total
-    lost = [("lost samples", f"{profile.lost_samples:,}: all figures are too small")] if profile.lost_samples else []
+    counted, total = profile.counted, profile.total
+    lost = profile.lost_samples
     return [
-        (
-            "live" if not profile.is_difference else "live, change",
-            f"{signed(total.live_bytes)} in {total.live_count:,.0f} blocks",
-        ),
-        ("at the peak", f"{signed(total.peak_bytes)} in {total.peak_count:,.0f} blocks{_when(profile)}"),
-        ("in all", f"{signed(total.total_bytes)} in {total.total_count:,.0f} blocks"),
-        ("temporary", f"{signed(total.temporary_bytes)} in {total.temporary_count:,.0f} blocks"),
+        ("live" if not profile.is_difference else "live, change", said(counted.live)),
+        ("at the peak", f"{said(counted.peak)}{when(profile)}"),
+        ("in all", said(counted.total)),
+        *([("live before it began", amount(profile.began_bytes, "B"))] if profile.began_before else []),
+        ("temporary", f"{signed(total.temporary_bytes)} in {total.temporary_count:,.0f} blocks, by estimate"),
         (
             "samples",
             f"{total.samples:,} ({total.live_samples:,} live), one every {amount(profile.interval_bytes, 'B')}",
         ),
         ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
-        *lost,
-        *([("looked at", IN_WINDOWS)] if profile.may_be_of_windows else []),
+        *([("lost samples", f"{lost:,}: what functions have is too small")] if lost else []),
         *(("names", line) for line in profile.nameless),
     ]
 
 
-def _when(profile: Profile) -> str:
+def said(of: Amount) -> str:
+    return f"{signed(of.bytes)} in {of.count:,.0f} blocks"
+
+
+def when(profile: Profile) -> str:
     return "" if profile.is_difference else f", after {figures(profile.peak_s)} s"
 
 
@@ -94,17 +94,23 @@ def _row(name: str, module: str, found: Figures) -> tuple[str, ...]:
     return (
         name,
         module,
-        signed(found.live_bytes),
+        estimate(found.live_bytes, found.live_error),
         f"{found.live_count:,.0f}",
-        signed(found.total_bytes),
+        estimate(found.total_bytes, found.total_error),
         f"{found.total_count:,.0f}",
-        signed(found.peak_bytes),
+        estimate(found.peak_bytes, found.peak_error),
         amount(found.mean_size, "B") if found.mean_size > 0 else "-",
         _sizes(found),
         "-" if lifetime is None else f"{figures(lifetime)} s" if lifetime >= 0.01 else "< 0.01 s",
         f"{sum(found.lifetimes[:3]) / freed:.0%}" if freed > 0 else "-",
         f"{found.temporary_count / found.total_count:.0%}" if found.total_count > 0 else "-",
     )
+
+
+def estimate(bytes_: float, error: float) -> str:
+    """With its standard error, if it has one."""
+    share = error / abs(bytes_) if round(bytes_) else 0
+    return f"{signed(bytes_)} \N{PLUS-MINUS SIGN} {share:.0%}" if share >= 0.005 else signed(bytes_)
 
 
 def _sizes(found: Figures) -> str:

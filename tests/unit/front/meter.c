@@ -1,305 +1,424 @@
-/* front/meter.h: when malloc is metered, with a background thread that the test is, in a time that the test makes. Every moment must
- * have had the same chance (M1), and what is sampled in windows must add up to what was allocated. */
+/* front/meter.h: what is counted while malloc is metered, against programs whose truth is known: allocations, what is live,
+ * and the peak, by class; and that counts and samples stay right when rations are drained, given back, or left by threads. */
 #include "heap_fixture.h"
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 
 #include "front/meter.h"
 #include "front/routes.h"
+#include "front/thread.h"
+#include "pool/ration.h"
 
-enum { RARITY = 16, CELL_US = 32000, FIRST_LOOK_US = 4000, BUSY_PER_MS = 1000, CALM_PER_MS = 100 };
-
-#define ORIGIN_US UINT64_C(1000000) /* the kernel's clock begins long before */
-
-static uint64_t now_us = ORIGIN_US, next_us;
+#define NO_SAMPLES ((uint64_t)1 << 40) /* from one to the next */
 
 static bool is_metered(void) { return hak_routes_bin_of(16) > HAK_SMALL_CLASS_COUNT; }
-static uint32_t rarity(void) {
-    return (hak_atomic_load(&hak_meter_rarity, relaxed) + HAK_RARITY_ONE / 2) / HAK_RARITY_ONE;
-}
 
-static void step(void) {
-    uint64_t wait_us = hak_meter_step(now_us);
-    next_us = wait_us == UINT64_MAX ? UINT64_MAX : now_us + wait_us;
-}
-
-static void start(uint64_t seed) {
+static void start(uint64_t interval_bytes, uint64_t seed) {
     hak_profile_seed(seed);
-    assert_true(hak_meter_start((uint64_t)1 << 40)); /* no sample is due */
-    step();
+    assert_true(hak_meter_start(interval_bytes));
 }
 
-/* Time goes on, and the program runs and calls malloc. */
-static void run(uint64_t until_us, uint32_t calls_per_ms) {
-    static void *block;
-    uint32_t pause_us = 1000 / calls_per_ms;
-    for (; now_us < until_us; now_us += pause_us, fake_os.cpu_us += pause_us) {
-        if (now_us >= next_us) step();
-        hak_free(block);
-        block = hak_malloc(16);
-    }
-}
+/* ---- What is written --------------------------------------------------------------------------------------------- */
 
-static void all_the_time_while_calm(void **state) {
-    (void)state;
-    start(1);
-    for (; now_us < ORIGIN_US + 3000000; run(now_us + 1000, CALM_PER_MS)) {
-        assert_true(is_metered() && rarity() == 1);
-        assert_true(next_us - now_us <= CELL_US);
-    }
-}
+struct counts {
+    uint64_t allocations, live, peak; /* blocks */
+    uint64_t weight, bytes, freed_weight, freed_bytes;
+};
+struct large_counts {
+    uint64_t bytes, live_bytes, peak_bytes;
+};
 
-static void windows_while_busy(void **state) {
-    (void)state;
-    start(1);
-    run(ORIGIN_US + FIRST_LOOK_US, BUSY_PER_MS);
-    assert_int_equal(rarity(), 1);
-    for (uint64_t ms = 1; ms <= 1000; ms++) {
-        run(ORIGIN_US + FIRST_LOOK_US + 1000 * ms, BUSY_PER_MS);
-        assert_in_range(rarity(), RARITY - 1, RARITY + 1);
-    }
-    run(now_us + 18 * CELL_US, CALM_PER_MS);
-    assert_true(is_metered() && rarity() == 1);
-    run(now_us + 2 * CELL_US, BUSY_PER_MS);
-    assert_int_equal(rarity(), RARITY);
-    now_us += UINT64_C(10000000); /* it did nothing, and the thread goes to sleep */
-    hak_meter_rest();
-    assert_true(is_metered() && rarity() == 1);
-}
-
-/* Moments right after the first look, in the middle of a cell, and much later: each is in a window of one program of sixteen. */
-static void each_moment_has_its_chance(void **state) {
-    (void)state;
-    enum { PROGRAMS = 8000, MOMENTS = 8 };
-    static const uint32_t moments_us[MOMENTS] = {10, 700, 5000, 16000, 31000, 33000, 100000, 101100};
-    uint32_t in_window[MOMENTS] = {0};
-    for (uint64_t seed = 1; seed <= PROGRAMS; seed++) {
-        now_us = seed * 1000000007;
-        uint64_t busy_from_us = now_us + FIRST_LOOK_US;
-        start(seed);
-        for (int i = 0; i < 3000; i++) hak_free(hak_malloc(16)); /* the first look finds it busy */
-        for (int i = 0; i < MOMENTS; i++) {
-            while (next_us <= busy_from_us + moments_us[i]) {
-                fake_os.cpu_us += next_us - now_us;
-                now_us = next_us;
-                step();
-                for (int call = 0; call < 1500; call++) hak_free(hak_malloc(16));
-            }
-            assert_in_range(rarity(), RARITY - 1, RARITY + 1);
-            in_window[i] += is_metered();
-        }
-        hak_meter_stop();
-    }
-    double expected = (double)PROGRAMS / RARITY, deviation = sqrt(expected * (1 - 1.0 / RARITY));
-    for (int i = 0; i < MOMENTS; i++)
-        if (fabs(in_window[i] - expected) > 4 * deviation)
-            fail_msg("%u us: in a window %u times of %d", moments_us[i], in_window[i], PROGRAMS);
-}
-
-/* A thread that wakes up late, as on a busy machine, does not change the share of time. */
-static void late_wake_ups(void **state) {
-    (void)state;
-    start(3);
-    run(ORIGIN_US + FIRST_LOOK_US * 2, BUSY_PER_MS);
-    uint64_t random = 1, metered_us = 0, all_us = 0;
-    while (all_us < 20000000) {
-        now_us += 100;
-        fake_os.cpu_us += 100;
-        all_us += 100;
-        metered_us += is_metered() ? 100 : 0;
-        for (int call = 0; call < 100; call++) hak_free(hak_malloc(16));
-        if (now_us >= next_us && unit_random(&random) % 40 == 0) step(); /* 4 ms late on average */
-    }
-    double share = (double)metered_us / (double)all_us;
-    assert_true(fabs(share * RARITY - 1) < 0.05);
-}
-
-/* Processors are busy: when the thread wakes up, the others have to wait for most of the window. What they do in the rest counts for as
- * much more. */
-static void pushed_aside(void **state) {
-    (void)state;
-    start(4);
-    run(ORIGIN_US + FIRST_LOOK_US * 2, BUSY_PER_MS);
-    uint64_t random = 1;
-    double truth_us = 0, estimate_us = 0;
-    for (int i = 0; i < 2000000; i++) {
-        now_us += 10;
-        if (now_us >= next_us) step();
-        if (is_metered() && unit_random(&random) % 4 != 0) continue;
-        fake_os.cpu_us += 10;
-        for (int call = 0; call < 40; call++) hak_free(hak_malloc(16));
-        if (i < 200000) continue; /* until it knows */
-        truth_us += 10;
-        if (is_metered()) estimate_us += 10.0 * hak_atomic_load(&hak_meter_rarity, relaxed) / HAK_RARITY_ONE;
-    }
-    if (fabs(estimate_us / truth_us - 1) > 0.1) fail_msg("%.0f ms of %.0f", estimate_us / 1000, truth_us / 1000);
-}
-
-/* Calls take so much of a window that it is worth a third less than its time: whether the kernel counts that in ticks twice as long as a
- * window, but for threads that it is asked for, or exactly. */
-static void metering_takes_time(void **state) {
-    (void)state;
-    enum {
-        CALLS_PER_US = 48,
-        CALL_NS = 7,
-        WINDOW_US = CELL_US / RARITY,
-        TAKEN_US = WINDOW_US * CALLS_PER_US * CALL_NS / 1000
-    };
-    double expected = (double)(CELL_US - TAKEN_US) / (WINDOW_US - TAKEN_US);
-    for (uint64_t tick_us = 0; tick_us <= 4000; tick_us += 4000) {
-        fake_os.cpu_tick_us = tick_us;
-        start(5 + tick_us);
-        for (uint64_t end_us = now_us + 600000; now_us < end_us; now_us += 10, fake_os.cpu_us += 10) {
-            if (now_us >= next_us) step();
-            for (int call = 0; is_metered() && call < 10 * CALLS_PER_US; call++) hak_free(hak_malloc(16));
-        }
-        double found = (double)hak_atomic_load(&hak_meter_rarity, relaxed) / HAK_RARITY_ONE;
-        if (fabs(found / expected - 1) > 0.05) fail_msg("ticks of %lu us: %.2f, truth %.2f", tick_us, found, expected);
-        hak_meter_stop();
-        step();
-    }
-}
-
-/* The process is stopped for an hour, in a window: it is not without one for the next day. */
-static void stopped(void **state) {
-    (void)state;
-    start(1);
-    run(ORIGIN_US + 1000000, BUSY_PER_MS);
-    while (!is_metered()) run(now_us + 100, BUSY_PER_MS);
-    now_us += UINT64_C(3600) * 1000000;
-    uint64_t woken_us = now_us;
-    step();
-    while (!is_metered()) run(now_us + 100, BUSY_PER_MS);
-    assert_true(now_us - woken_us < 20 * CELL_US);
-}
-
-static void on_and_off(void **state) {
-    (void)state;
-    hak_free(hak_malloc(1));
-    assert_true(hak_meter_step(0) == UINT64_MAX);
-    start(1);
-    run(ORIGIN_US + 1000000, BUSY_PER_MS);
-    while (is_metered()) run(now_us + 100, BUSY_PER_MS);
-    hak_meter_without_thread();
-    assert_true(is_metered() && rarity() == 1);
-    hak_meter_stop();
-    assert_false(is_metered());
-    step();
-    assert_true(next_us == UINT64_MAX);
-    start(2); /* from the beginning, whatever was before */
-    assert_true(is_metered() && rarity() == 1 && next_us == now_us + FIRST_LOOK_US);
-    hak_routes_meter(false);
-    hak_meter_stop();
-    hak_routes_meter(true); /* by a step that came too late */
-    step();
-    assert_false(is_metered());
-    hak_meter_without_thread();
-    assert_false(is_metered());
-}
-
-static void starts_the_thread(void **state) {
-    (void)state;
-    hak_free(hak_malloc(1));
-    assert_null(fake_os.thread);
-    hak_free(hak_malloc(100)); /* the program is small */
-    assert_null(fake_os.thread);
-    start(1);
-    hak_free(hak_malloc(200));
-    assert_null(fake_os.thread); /* calls are few */
-    for (int i = 0; i < FIRST_LOOK_US / 1000 * BUSY_PER_MS; i++) hak_free(hak_malloc(200));
-    hak_free(hak_malloc(300));
-    assert_non_null(fake_os.thread);
-}
-
-/* ---- Estimates ---------------------------------------------------------------------------------------------------------- */
-
-enum { SITES = 2 };
-static const size_t site_sizes[SITES] = {100, 3000};
-
-__attribute__((noinline)) static void *at_first_site(void) {
-    void *block = hak_malloc(site_sizes[0]);
-    __asm__ volatile("" : "+r"(block));
-    return block;
-}
-__attribute__((noinline)) static void *at_second_site(void) {
-    void *block = hak_malloc(site_sizes[1]);
-    __asm__ volatile("" : "+r"(block));
-    return block;
-}
-
-/* Bytes that live blocks of a site have, as the profile tells; sites are told by their sizes. */
-static double live_bytes_of(size_t size) {
-    double bytes = 0;
+static const char *written(void) {
     fake_os_forget();
     assert_int_equal(hak_profile_write(1), 0);
-    for (char *line = strtok(fake_os.output, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        uint64_t figure[10];
-        if (strncmp(line, "site ", 5) != 0) continue;
-        char *at = line + 5;
-        for (int i = 0; i < 10; i++) figure[i] = strtoull(at, &at, 10);
-        if (figure[8] == size && figure[9] == size) bytes += (double)(figure[4] - figure[5]);
-    }
-    return bytes;
+    return fake_os.output;
 }
 
-/* A busy program that keeps a part of what it gets, and frees the rest later. There are some
- * 10^4 live samples per site. */
-static void live_bytes_by_windows(void **state) {
+static uint64_t figure_of(const char *name) {
+    const char *line = strstr(written(), name);
+    assert_non_null(line);
+    return strtoull(line + strlen(name), NULL, 10);
+}
+
+/* Of the blocks of one size; 0: large objects. */
+static struct counts counts_of(unsigned block_bytes) {
+    struct counts counts = {0};
+    char begin[32];
+    snprintf(begin, sizeof begin, "\nclass %u ", block_bytes);
+    const char *line = strstr(written(), begin);
+    if (line == NULL) return counts;
+    char *at = fake_os.output + (line - fake_os.output) + strlen(begin);
+    for (uint64_t *count = &counts.allocations; count <= &counts.freed_bytes; count++) *count = strtoull(at, &at, 10);
+    return counts;
+}
+
+static struct large_counts large_counts(void) {
+    struct large_counts counts;
+    const char *line = strstr(written(), "\nlarge ");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, "\nlarge %lu %lu %lu", &counts.bytes, &counts.live_bytes, &counts.peak_bytes), 3);
+    return counts;
+}
+
+/* ---- Small blocks ------------------------------------------------------------------------------------------------ */
+
+enum { MOST = 20000 };
+static void *blocks[MOST];
+
+static void allocate(size_t size, int count) {
+    for (int i = 0; i < count; i++) blocks[i] = hak_malloc(size);
+}
+static void free_all(int count) {
+    for (int i = 0; i < count; i++) hak_free(blocks[i]);
+}
+
+/* To the block, whatever is between: pairs that come from bins, blocks that stay, frees in any order, and samples. */
+static void each_block_is_counted(void **state) {
     (void)state;
-    enum { KEPT = 400000, IN_FLIGHT = 64, MOST_BYTES = 4096 };
-    static void *kept[SITES][KEPT], *in_flight[IN_FLIGHT];
-    static uint32_t counts[SITES];
-    uint64_t random = 5;
-    hak_profile_seed(9);
-    assert_true(hak_meter_start(MOST_BYTES));
-    step();
-    double live[SITES] = {0};
-    for (uint64_t call = 0; counts[0] < KEPT; call++) {
-        uint64_t pick = unit_random(&random);
-        int site = pick % 31 == 0;
-        if (call % 2 == 0) now_us++, fake_os.cpu_us++;
-        if (now_us >= next_us) step();
-        void *block = site == 0 ? at_first_site() : at_second_site();
-        if ((pick >> 32 & 3) == 0) {
-            kept[site][counts[site]++] = block;
-            live[site] += (double)site_sizes[site];
-        } else {
-            hak_free(in_flight[pick >> 40 & (IN_FLIGHT - 1)]);
-            in_flight[pick >> 40 & (IN_FLIGHT - 1)] = block;
+    static const uint64_t intervals[] = {NO_SAMPLES, 4096, 1};
+    static const unsigned sizes[] = {16, 112, 1024, 4096, 32768};
+    for (size_t k = 0; k < sizeof intervals / sizeof intervals[0]; k++) {
+        start(intervals[k], 1 + k);
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            int count = sizes[i] > 4000 ? 300 : 3000;
+            struct counts before = counts_of(sizes[i]);
+            for (int round = 0; round < 3; round++) {
+                for (int pair = 0; pair < 777; pair++) hak_free(hak_malloc(sizes[i]));
+                allocate(sizes[i], count);
+                struct counts now = counts_of(sizes[i]);
+                assert_int_equal(now.allocations - before.allocations, (round + 1) * (777 + count));
+                assert_int_equal(now.live, count);
+                free_all(count);
+            }
+            assert_int_equal(counts_of(sizes[i]).live, 0);
+            assert_int_equal(counts_of(sizes[i]).peak >= (uint64_t)count,
+                             sizes[i] * (unsigned)count >= figure_of("noted_bytes "));
         }
-    }
-    assert_int_equal(rarity(), RARITY);
-    for (int i = 0; i < IN_FLIGHT; i++) hak_free(in_flight[i]);
-    for (int site = 0; site < SITES; site++) {
-        double estimate = live_bytes_of(site_sizes[site]);
-        if (fabs(estimate / live[site] - 1) > 0.05) fail_msg("site %d: %.0f, truth %.0f", site, estimate, live[site]);
-        for (uint32_t i = 0; i < counts[site]; i++) hak_free(kept[site][i]);
-        assert_true(live_bytes_of(site_sizes[site]) == 0);
     }
     static struct hak_snapshot snapshot;
     check_equations(&snapshot);
 }
 
-/* A step takes no longer in a program of very many threads. */
-static void many_threads(void **state) {
+/* Allocated before the profile: live, and not counted as allocations. What was live at its start is told. */
+static void switched_on_late(void **state) {
     (void)state;
-    start(1);
-    uint64_t few = fake_os.thread_clocks_read;
-    run(now_us + 10 * CELL_US, BUSY_PER_MS);
-    few = fake_os.thread_clocks_read - few;
-    for (int i = 0; i < 500; i++) assert_non_null(hak_heap_acquire());
-    uint64_t many = fake_os.thread_clocks_read;
-    run(now_us + 10 * CELL_US, BUSY_PER_MS);
-    many = fake_os.thread_clocks_read - many;
-    assert_in_range(few, 20, 100);
-    assert_in_range(many, few * 32, few * 80);
+    allocate(112, 1000);
+    void *large = hak_malloc(100 << 10);
+    start(4096, 1);
+    for (int i = 0; i < 50; i++) hak_free(hak_malloc(112));
+    struct counts now = counts_of(112);
+    assert_int_equal(now.allocations, 50);
+    assert_int_equal(now.live, 1000);
+    assert_int_equal(figure_of("began_bytes "), 1000 * 112 + (100 << 10));
+    assert_int_equal(large_counts().live_bytes, 100 << 10);
+    hak_free(large);
+    assert_int_equal(large_counts().live_bytes, 0);
+    free_all(1000);
+    assert_int_equal(counts_of(112).live, 0);
+}
+
+/* Off, and on again: what happened meanwhile is live or gone, and no allocation. */
+static void off_and_on(void **state) {
+    (void)state;
+    start(4096, 1);
+    allocate(64, 500);
+    hak_meter_stop();
+    assert_false(is_metered());
+    free_all(500);
+    allocate(64, 700);
+    void *large = hak_malloc(200000);
+    start(4096, 2);
+    assert_true(is_metered());
+    struct counts now = counts_of(64);
+    assert_int_equal(now.allocations, 500);
+    assert_int_equal(now.live, 700);
+    assert_true(large_counts().live_bytes >= 200000);
+    hak_free(large);
+    assert_int_equal(large_counts().live_bytes, 0);
+    free_all(700);
+}
+
+/* What is left of rations goes back at the next miss after the profile is off. */
+static void rations_are_given_back(void **state) {
+    (void)state;
+    start(NO_SAMPLES, 1);
+    void *block = hak_malloc(64);
+    assert_true(hak_ration_count(hak_thread_heap, 4) > 0);
+    hak_meter_stop();
+    for (int i = 0; i < 200; i++) blocks[i] = hak_malloc(48); /* some of these miss */
+    assert_int_equal(hak_ration_count(hak_thread_heap, 4), 0);
+    assert_int_equal(hak_owned_peek(&hak_thread_heap->metered[4]), 1);
+    hak_free(block);
+    free_all(200);
+}
+
+/* A free of a sampled block finds the ration full, and empty: it misses, and the block goes to its slab. */
+static void sampled_blocks_stay_apart(void **state) {
+    (void)state;
+    start(512, 1);
+    for (int round = 0; round < 20000; round++) {
+        void *block = hak_malloc(100);
+        struct hak_place place = hak_region_find((uintptr_t)block);
+        size_t cached = hak_ration_count(hak_thread_heap, hak_plain_class(place.size_class));
+        hak_free(block);
+        if (place.size_class <= HAK_SMALL_CLASS_COUNT) continue;
+        assert_int_equal(hak_ration_count(hak_thread_heap, hak_plain_class(place.size_class)), cached);
+    }
+}
+
+/* A pair again and again misses once for a ration, though its bin has two blocks in the beginning. */
+static void pairs_hit(void **state) {
+    (void)state;
+    start(NO_SAMPLES, 1);
+    allocate(64, 62);
+    uint64_t before = hak_thread_heap->slow_paths;
+    for (int i = 0; i < 6400; i++) hak_free(hak_malloc(64));
+    assert_in_range(hak_thread_heap->slow_paths - before, 50, 6400 / 16);
+    free_all(62);
+}
+
+static void *allocate_elsewhere(void *count) {
+    void **last = NULL;
+    for (int i = 0; i < *(int *)count; i++) {
+        void **block = hak_malloc(256);
+        *block = last;
+        last = block;
+    }
+    return last;
+}
+
+static int free_list(void **last) {
+    int count = 0;
+    for (void **next; last != NULL; last = next, count++) {
+        next = *last;
+        hak_free(last);
+    }
+    return count;
+}
+
+/* A thread that ends leaves its ration; another one frees what it made. */
+static void threads_that_end(void **state) {
+    (void)state;
+    enum { THREADS = 20 };
+    start(65536, 1);
+    int each = 1001;
+    for (int i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        void *last;
+        assert_int_equal(pthread_create(&thread, NULL, allocate_elsewhere, &each), 0);
+        assert_int_equal(pthread_join(thread, &last), 0);
+        struct counts now = counts_of(256);
+        assert_int_equal(now.allocations, (i + 1) * each);
+        assert_int_equal(now.live, each);
+        assert_int_equal(free_list(last), each);
+    }
+    assert_int_equal(counts_of(256).live, 0);
+}
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int stage;
+} turns = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+
+static void go_to(int stage) {
+    pthread_mutex_lock(&turns.lock);
+    turns.stage = stage;
+    pthread_cond_broadcast(&turns.changed);
+    pthread_mutex_unlock(&turns.lock);
+}
+static void wait_for(int stage) {
+    pthread_mutex_lock(&turns.lock);
+    while (turns.stage < stage) pthread_cond_wait(&turns.changed, &turns.lock);
+    pthread_mutex_unlock(&turns.lock);
+}
+
+static void *allocate_twice(void *nothing) {
+    for (int i = 0; i < 10; i++) blocks[i] = hak_malloc(200);
+    go_to(1);
+    wait_for(2);
+    for (int round = 0; round < 3; round++) hak_purge(); /* what was left goes back, once */
+    go_to(3);
+    wait_for(4);
+    for (int i = 10; i < 30; i++) blocks[i] = hak_malloc(200);
+    go_to(5);
+    wait_for(6);
+    for (int round = 0; round < 3; round++) blocks[30 + round] = hak_malloc(200), hak_purge();
+    return nothing;
+}
+
+static void purge_and_expect(uint64_t allocations) {
+    for (int i = 0; i < 3; i++) {
+        hak_purge();
+        struct counts now = counts_of(208);
+        assert_int_equal(now.allocations, allocations);
+        assert_int_equal(now.live, allocations);
+    }
+}
+
+/* The rest of a ration is taken from a thread that does nothing, which purges then itself. */
+static void drained_by_another_thread(void **state) {
+    (void)state;
+    pthread_t thread;
+    start(NO_SAMPLES, 1);
+    assert_int_equal(pthread_create(&thread, NULL, allocate_twice, NULL), 0);
+    wait_for(1);
+    purge_and_expect(10);
+    go_to(2);
+    wait_for(3);
+    purge_and_expect(10);
+    go_to(4);
+    wait_for(5);
+    purge_and_expect(30);
+    go_to(6);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    purge_and_expect(33);
+    free_all(33);
+    assert_int_equal(counts_of(208).live, 0);
+    static struct hak_snapshot snapshot;
+    check_equations(&snapshot);
+}
+
+/* Who can't have a heap is counted, too, and sampled by chance. */
+static void *without_heap(void *nothing) {
+    hak_thread_refuse_heap();
+    for (int i = 0; i < 2000; i++) hak_free(hak_malloc(256));
+    return nothing;
+}
+
+static void threads_without_a_heap(void **state) {
+    (void)state;
+    start(4096, 1);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, without_heap, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    struct counts now = counts_of(256);
+    assert_int_equal(now.allocations, 2000);
+    assert_int_equal(now.live, 0);
+    assert_true(fabs((double)now.weight / 1024 / 2000 - 1) < 0.4); /* some 120 samples */
+    assert_int_equal(now.weight, now.freed_weight);
+}
+
+/* ---- Large objects ----------------------------------------------------------------------------------------------- */
+
+static void large_objects(void **state) {
+    (void)state;
+    start(NO_SAMPLES, 1);
+    static const size_t sizes[] = {40000, 300000, 3 << 20, 40 << 20};
+    uint64_t bytes = 0, count = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        void *block = hak_malloc(sizes[i]);
+        bytes += sizes[i], count++;
+        uint64_t live = large_counts().live_bytes;
+        assert_in_range(live, sizes[i], sizes[i] + sizes[i] / 50 + 65536);
+        block = hak_realloc(block, 2 * sizes[i]);
+        bytes += 2 * sizes[i], count++;
+        assert_in_range(large_counts().live_bytes, 2 * sizes[i], 2 * sizes[i] + sizes[i] / 50 + 65536);
+        assert_int_equal(counts_of(0).live, 1);
+        hak_free(block);
+        assert_int_equal(large_counts().live_bytes, 0);
+    }
+    assert_int_equal(large_counts().bytes, bytes);
+    assert_int_equal(counts_of(0).allocations, count);
+    assert_int_equal(counts_of(0).live, 0);
+    assert_in_range(large_counts().peak_bytes, 80 << 20, (80 << 20) + 65536);
+}
+
+/* ---- The peak ---------------------------------------------------------------------------------------------------- */
+
+/* Whatever the interval is: the peak is counted, and found though nobody writes a profile then. */
+static void peak(void **state) {
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        start(round == 0 ? NO_SAMPLES : 512, 1);
+        allocate(1024, MOST / 2);
+        free_all(MOST / 2);
+        for (int i = 0; i < 10000; i++) hak_free(hak_malloc(1024));
+        double truth = MOST / 2 * 1024.0;
+        assert_true(fabs((double)figure_of("most_bytes ") / truth - 1) < 0.02);
+        assert_true(fabs((double)counts_of(1024).peak / (MOST / 2) - 1) < 0.04);
+        hak_meter_stop();
+    }
+}
+
+/* A small heap that a program goes round in: its peak is not the highest of guesses. */
+static void peak_of_a_small_heap(void **state) {
+    (void)state;
+    enum { SLOTS = 4096 };
+    uint64_t random = 3, live = 0, most = 0;
+    static uint64_t sizes[SLOTS];
+    start(512 << 10, 1);
+    for (int i = 0; i < 1000000; i++) {
+        uint64_t pick = unit_random(&random);
+        uint32_t slot = pick % SLOTS;
+        hak_free(blocks[slot]);
+        size_t size = 16 + (pick >> 32) % 1008;
+        blocks[slot] = hak_malloc(size);
+        live += hak_malloc_usable_size(blocks[slot]) - sizes[slot];
+        sizes[slot] = hak_malloc_usable_size(blocks[slot]);
+        if (live > most) most = live;
+    }
+    double told = (double)figure_of("most_bytes ");
+    assert_true(told <= (double)most && told > (double)most * 0.98);
+    free_all(SLOTS);
+    memset(blocks, 0, sizeof blocks);
+}
+
+/* ---- Samples ----------------------------------------------------------------------------------------------------- */
+
+/* Drained after each few blocks, when most of a ration is given back: samples come neither sooner nor later for it. */
+static void samples_of_drained_rations(void **state) {
+    (void)state;
+    enum { PROGRAMS = 60, BLOCKS = 2000, INTERVAL = 4096, BYTES = 64 };
+    double sum = 0, expected = (double)PROGRAMS * BLOCKS;
+    for (int program = 0; program < PROGRAMS; program++) {
+        start(INTERVAL, 100 + (uint64_t)program);
+        uint64_t before = counts_of(BYTES).weight;
+        for (int i = 0; i < BLOCKS; i++) {
+            hak_free(hak_malloc(BYTES));
+            if (i % 3 == 0) hak_purge();
+        }
+        sum += (double)(counts_of(BYTES).weight - before) / 1024;
+        hak_meter_stop();
+        hak_free(hak_malloc(BYTES));
+        hak_purge();
+    }
+    assert_int_equal(counts_of(BYTES).allocations, PROGRAMS * BLOCKS);
+    double p = -expm1(-(double)BYTES / INTERVAL), deviation = sqrt(expected * (1 - p) / p);
+    if (fabs(sum - expected) > 4 * deviation) fail_msg("%.0f, truth %.0f, deviation %.0f", sum, expected, deviation);
+}
+
+/* Over many programs the mean is the truth, for sizes from a fraction of the interval to many times as much. */
+static void samples_are_unbiased(void **state) {
+    (void)state;
+    enum { PROGRAMS = 100, INTERVAL = 16 << 10 };
+    static const size_t sizes[] = {48, 1000, 30000, 100000};
+    start(INTERVAL, 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        size_t size = sizes[i];
+        unsigned block_bytes =
+            size > HAK_SMALL_MAX ? 0 : (unsigned)hak_size_classes[hak_routes_class_of(size)].block_bytes;
+        int each = size > 10000 ? 50 : 2000;
+        double sum = 0, expected = (double)PROGRAMS * each;
+        for (int program = 0; program < PROGRAMS; program++) {
+            start(INTERVAL, 1 + (uint64_t)program);
+            uint64_t before = counts_of(block_bytes).weight;
+            for (int n = 0; n < each; n++) hak_free(hak_malloc(size));
+            sum += (double)(counts_of(block_bytes).weight - before) / 1024;
+            hak_meter_stop();
+        }
+        double bytes = block_bytes == 0 ? (double)size : block_bytes;
+        double p = -expm1(-bytes / INTERVAL), deviation = sqrt(expected * (1 - p) / p);
+        if (fabs(sum - expected) > 3 * deviation + expected / 1000)
+            fail_msg("%zu bytes: %.0f, truth %.0f, deviation %.0f", size, sum, expected, deviation);
+    }
 }
 
 /* A tracer attaches and detaches: the profile goes with it, but for one that somebody has switched on. */
 static void tracers(void **state) {
     (void)state;
-    static void *blocks[4000];
     hak_free(hak_malloc(16));
     for (int round = 0; round < 6; round++) {
         bool has_tracer = round % 2 == 0, is_asked = round >= 2;
@@ -326,8 +445,9 @@ static void tracers(void **state) {
     assert_false(hak_profile_is_on());
 }
 
-UNIT_MAIN(cmocka_unit_test(many_threads), cmocka_unit_test(all_the_time_while_calm),
-          cmocka_unit_test(windows_while_busy), cmocka_unit_test(each_moment_has_its_chance),
-          cmocka_unit_test(late_wake_ups), cmocka_unit_test(pushed_aside), cmocka_unit_test(metering_takes_time),
-          cmocka_unit_test(stopped), cmocka_unit_test(on_and_off), cmocka_unit_test(starts_the_thread),
-          cmocka_unit_test(live_bytes_by_windows), cmocka_unit_test(tracers))
+UNIT_MAIN(cmocka_unit_test(switched_on_late), cmocka_unit_test(each_block_is_counted), cmocka_unit_test(off_and_on),
+          cmocka_unit_test(rations_are_given_back), cmocka_unit_test(sampled_blocks_stay_apart),
+          cmocka_unit_test(pairs_hit), cmocka_unit_test(threads_that_end), cmocka_unit_test(drained_by_another_thread),
+          cmocka_unit_test(threads_without_a_heap), cmocka_unit_test(large_objects), cmocka_unit_test(peak),
+          cmocka_unit_test(peak_of_a_small_heap), cmocka_unit_test(samples_of_drained_rations),
+          cmocka_unit_test(samples_are_unbiased), cmocka_unit_test(tracers))

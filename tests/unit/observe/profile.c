@@ -18,10 +18,10 @@ static struct hak_snapshot snapshot;
 
 struct figures {
     uint64_t samples, freed_samples, weight, freed_weight, bytes, freed_bytes, block_bytes, freed_block_bytes;
-    uint64_t temporary_weight, temporary_bytes, peak_weight, peak_bytes;
+    uint64_t temporary_weight, temporary_bytes, peak_weight, peak_bytes, variance, freed_variance, peak_variance;
 };
 
-enum { FIGURES = 21 };
+enum { FIGURES = 24 };
 
 /* Sums of the sites whose allocations asked for `least` to `largest` bytes. */
 static struct figures figures_of(uint64_t least, uint64_t largest) {
@@ -38,10 +38,13 @@ static struct figures figures_of(uint64_t least, uint64_t largest) {
         if (figure[8] < least || figure[9] > largest) continue;
         uint64_t *sums = (uint64_t *)(void *)&sum;
         for (int i = 0; i < 8; i++) sums[i] += figure[i];
-        sum.temporary_weight += figure[FIGURES - 4];
-        sum.temporary_bytes += figure[FIGURES - 3];
-        sum.peak_weight += figure[FIGURES - 2];
-        sum.peak_bytes += figure[FIGURES - 1];
+        sum.temporary_weight += figure[FIGURES - 7];
+        sum.temporary_bytes += figure[FIGURES - 6];
+        sum.peak_weight += figure[FIGURES - 5];
+        sum.peak_bytes += figure[FIGURES - 4];
+        sum.variance += figure[FIGURES - 3];
+        sum.freed_variance += figure[FIGURES - 2];
+        sum.peak_variance += figure[FIGURES - 1];
     }
     return sum;
 }
@@ -70,10 +73,7 @@ static void draws(void **state) {
         }
         assert_true(fabs(sum / DRAWS - INTERVAL) < 4 * INTERVAL / sqrt(DRAWS));
         assert_true(fabs(reached / DRAWS - p) < 4 * sqrt(p * (1 - p) / DRAWS) + 1e-9);
-        for (uint32_t rarity = 1; rarity <= 16; rarity *= 16)
-            assert_true(
-                fabs((double)hak_profile_weight(sizes[i], INTERVAL, rarity * HAK_RARITY_ONE) / 1024 / rarity * p - 1) <
-                1e-3);
+        assert_true(fabs((double)hak_profile_weight(sizes[i], INTERVAL) / 1024 * p - 1) < 1e-3);
     }
     assert_true(hak_profile_draw(UINT64_MAX) >= 1);
 }
@@ -184,6 +184,30 @@ static void large_objects(void **state) {
         expect_share((double)(now.bytes - before.bytes), (double)rounds * (double)sizes[i], 0.06);
         assert_true(now.samples > 0 && now.samples == now.freed_samples);
     }
+}
+
+/* What is told of the error is the error: over many programs, estimates scatter as much as their variances say. */
+static void errors_are_told(void **state) {
+    (void)state;
+    enum { PROGRAMS = 200, INTERVAL = 64 << 10, BLOCKS = 1000 };
+    double square = 0, told = 0, live_told = 0;
+    for (int program = 0; program < PROGRAMS; program++) {
+        start(INTERVAL, 1 + (uint64_t)program);
+        struct figures before = figures_of(3000, 3000);
+        for (int i = 0; i < BLOCKS; i++) live[i] = at_one_site(3000);
+        struct figures now = figures_of(3000, 3000);
+        double off = ((double)(now.bytes - before.bytes) - BLOCKS * 3000.0) / 64;
+        square += off * off;
+        told += (double)(now.variance - before.variance);
+        if (program == 0) assert_int_equal(now.peak_variance, now.variance - now.freed_variance);
+        for (int i = 0; i < BLOCKS; i++) hak_free(live[i]);
+        now = figures_of(3000, 3000);
+        assert_int_equal(now.variance, now.freed_variance);
+        live_told += (double)now.variance;
+        hak_meter_stop();
+    }
+    assert_true(live_told > 0);
+    expect_share(told, square, 0.3);
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------------- */
@@ -549,8 +573,8 @@ static void resized(void **state) {
     assert_int_equal(figures_of(0, SIZE_MAX).temporary_weight, moves * 1024);
 }
 
-/* A thread that allocates little may be at the same count after any number of windows. */
-static void windows_later(void **state) {
+/* A thread that allocates little may be at the same count when the profile was off and on any number of times. */
+static void off_and_on_later(void **state) {
     (void)state;
     start(1, 1);
     void *block = at_one_site(100);
@@ -560,42 +584,20 @@ static void windows_later(void **state) {
     assert_int_equal(figures_of(0, SIZE_MAX).temporary_weight, 0);
 }
 
-/* Between windows nobody counts: what is sampled there, or lives from one to the next, is no temporary; large objects
- * in windows stand for those between. */
-static void temporaries_of_windows(void **state) {
-    (void)state;
-    start(1, 1);
-    void *small = at_one_site(100), *large = at_one_site(100000);
-    hak_routes_meter(false);
-    hak_free(at_one_site(100001));
-    hak_routes_meter(true);
-    hak_free(small);
-    hak_free(large);
-    struct figures now = figures_of(0, SIZE_MAX);
-    assert_true(now.freed_samples == 3 && now.temporary_weight == 0);
-    hak_atomic_store(&hak_meter_rarity, 16 * HAK_RARITY_ONE, relaxed);
-    for (int i = 0; i < 5; i++) hak_free(at_one_site(100));
-    for (int i = 0; i < 3; i++) hak_free(at_one_site(100000));
-    hak_atomic_store(&hak_meter_rarity, HAK_RARITY_ONE, relaxed);
-    now = figures_of(0, SIZE_MAX);
-    assert_int_equal(now.temporary_weight, 16 * 8 * 1024);
-    assert_int_equal(now.temporary_bytes, 16 * (5 * 100 + 3 * 100000));
-}
-
 static void leaves_floating_alone(void **state) {
     (void)state;
     unit_trap_floating();
     int64_t drawn = hak_profile_draw(1 << 19);
-    uint64_t weight = hak_profile_weight(100, 1 << 19, HAK_RARITY_ONE);
+    uint64_t weight = hak_profile_weight(100, 1 << 19);
     unit_expect_trapped_floating();
     assert_true(drawn > 0 && weight > 0);
 }
 
 UNIT_MAIN(cmocka_unit_test(peak), cmocka_unit_test(temporaries), cmocka_unit_test(freed_elsewhere),
-          cmocka_unit_test(freed_by_the_next_thread), cmocka_unit_test(resized), cmocka_unit_test(windows_later),
-          cmocka_unit_test(temporaries_of_windows), cmocka_unit_test(draws), cmocka_unit_test(leaves_floating_alone),
-          cmocka_unit_test(origins), cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed),
-          cmocka_unit_test(drained_all_the_time), cmocka_unit_test(large_objects), cmocka_unit_test(every_block),
+          cmocka_unit_test(freed_by_the_next_thread), cmocka_unit_test(resized), cmocka_unit_test(off_and_on_later),
+          cmocka_unit_test(draws), cmocka_unit_test(leaves_floating_alone), cmocka_unit_test(origins),
+          cmocka_unit_test(live_among_pairs), cmocka_unit_test(random_mixed), cmocka_unit_test(drained_all_the_time),
+          cmocka_unit_test(large_objects), cmocka_unit_test(errors_are_told), cmocka_unit_test(every_block),
           cmocka_unit_test(refused_moves), cmocka_unit_test(misuse), cmocka_unit_test(on_and_off),
           cmocka_unit_test(full_table), cmocka_unit_test(slots_of_strata), cmocka_unit_test(runs_of_samples),
           cmocka_unit_test(single_then_runs), cmocka_unit_test(no_memory))

@@ -184,6 +184,34 @@ static void each_instruction_has_its_line(void **state) {
     }
 }
 
+static uint64_t identity_of(unsigned char *code, int unit) {
+    struct hak_python_walk walk = walk_of(make_thread(make_frame(code, unit, NULL)));
+    assert_true(hak_python_step(&walk, &told));
+    return told.identity;
+}
+
+/* What has been described once is known again by its identity: of each place in each function another one, also where
+ * a function has come into being in the place of another. */
+static void each_place_has_its_identity(void **state) {
+    (void)state;
+    for (size_t i = 0; i < VERSIONS; i++) {
+        begin_version(&versions[i]);
+        unsigned char *file = make_string("/srv/a.py"), *name = make_string("a_long_name_of_a_function"),
+                      *code = make_code(name, file), *other = make_code(name, file);
+        uint64_t known = identity_of(code, 2);
+        assert_true(known == identity_of(code, 2));
+        assert_true(known != identity_of(code, 3) && known != identity_of(other, 2));
+        unsigned char *text = name + versions[i].ascii_bytes;
+        text[0] = 'b';
+        assert_true(known != identity_of(code, 2));
+        text[0] = 'a';
+        text[24] = 'm';
+        assert_true(known != identity_of(code, 2));
+        text[24] = 'n';
+        assert_true(known == identity_of(code, 2));
+    }
+}
+
 static void names_in_any_script(void **state) {
     static const unsigned char latin[] = {'n', 0xe9, '\n', 0x85, 0x7f};
     static const uint16_t others[] = {0x4e2d, 0xd800, 'x'};
@@ -415,6 +443,7 @@ static void a_free_threaded_interpreter(void **state) {
 
 UNIT_MAIN(cmocka_unit_test_setup(functions_lines_and_calls_of_the_loop, begin_image),
           cmocka_unit_test_setup(each_instruction_has_its_line, begin_image),
+          cmocka_unit_test_setup(each_place_has_its_identity, begin_image),
           cmocka_unit_test_setup(names_in_any_script, begin_image),
           cmocka_unit_test_setup(long_names_are_cut_at_their_end_and_paths_at_their_beginning, begin_image),
           cmocka_unit_test_setup(a_circle_ends, begin_image),

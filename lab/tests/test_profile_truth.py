@@ -1,0 +1,341 @@
+"""hakmem profile against the truth, which a library that counts every allocation tells (truth.c): what is counted is
+within 2 %, and what functions have within the errors that are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from compiled import compile_c
+from hakmem import native, servers
+
+HERE = Path(__file__).parent
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+COMMON = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define SITE __attribute__((noinline))
+SITE static char *touch(char *p, size_t n) { memset(p, 1, n < 64 ? n : 64); return p; }
+"""
+
+OWN = """
+SITE char *replaces(size_t n) { return touch(malloc(n), n); }
+static void *work(void *seed) {
+    unsigned s = (unsigned)(size_t)seed;
+    char *slots[4096] = {0};
+    for (int i = 0; i < 1000000; i++) {
+        s = s * 1103515245u + 12345u;
+        int k = (s >> 8) % 4096;
+        free(slots[k]);
+        slots[k] = replaces(16 + (s >> 20) % 1024);
+    }
+    for (int k = 0; k < 4096; k++) free(slots[k]);
+    return NULL;
+}
+int main(int count, char **words) {
+    int n = count > 1 ? atoi(words[1]) : 2;
+    pthread_t threads[16];
+    for (int i = 0; i < n; i++) pthread_create(&threads[i], NULL, work, (void *)(size_t)(i + 1));
+    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    return 0;
+}
+"""
+
+LEAK = """
+static volatile int is_over;
+SITE char *leaks(size_t n) { return touch(malloc(n), n); }
+SITE char *churns(size_t n) { return touch(malloc(n), n); }
+static void *churn(void *nothing) {
+    char *slots[64] = {0};
+    for (unsigned i = 0; i < 3000000; i++) {
+        free(slots[i % 64]);
+        slots[i % 64] = churns(24 + i % 500);
+    }
+    for (int i = 0; i < 64; i++) free(slots[i]);
+    return nothing;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, churn, NULL);
+    for (int i = 0; i < 1000000; i++) leaks(100);
+    pthread_join(thread, NULL);
+    return 0;
+}
+"""
+
+BURST = """
+SITE char *bursts(size_t n) { return touch(malloc(n), n); }
+SITE char *goes_round(size_t n) { return touch(malloc(n), n); }
+int main(void) {
+    static char *blocks[200000];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 100000; i++) free(goes_round(300));
+        for (int i = 0; i < 60000 * (round == 1 ? 3 : 1); i++) blocks[i] = bursts(200);
+        for (int i = 0; i < 60000 * (round == 1 ? 3 : 1); i++) free(blocks[i]);
+    }
+    usleep(50000);
+    return 0;
+}
+"""
+
+CONSUMER = """
+enum { ROOM = 512, ALL = 400000 };
+static char *queue[ROOM];
+static unsigned put, taken;
+SITE char *produces(size_t n) { return touch(malloc(n), n); }
+static void *consume(void *nothing) {
+    for (unsigned i = 0; i < ALL; i++) {
+        while (__atomic_load_n(&put, __ATOMIC_ACQUIRE) == i) usleep(10);
+        free(queue[i % ROOM]);
+        __atomic_store_n(&taken, i + 1, __ATOMIC_RELEASE);
+    }
+    return nothing;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, consume, NULL);
+    char *kept = touch(malloc(3000000), 3000000);
+    for (unsigned i = 0; i < ALL; i++) {
+        while (i - __atomic_load_n(&taken, __ATOMIC_ACQUIRE) == ROOM) usleep(10);
+        queue[i % ROOM] = produces(200 + i % 3000);
+        __atomic_store_n(&put, i + 1, __ATOMIC_RELEASE);
+    }
+    pthread_join(thread, NULL);
+    free(kept);
+    return 0;
+}
+"""
+
+FORKS = """
+SITE char *of_the_parent(size_t n) { return touch(malloc(n), n); }
+SITE char *of_children(size_t n) { return touch(malloc(n), n); }
+int main(void) {
+    static char *blocks[100000];
+    for (int i = 0; i < 50000; i++) blocks[i] = of_the_parent(500);
+    for (int child = 0; child < 3; child++) {
+        if (fork() != 0) continue;
+        for (int i = 0; i < 100000; i++) free(of_children(100));
+        for (int i = 0; i < 25000; i++) free(blocks[i]);
+        return 0;
+    }
+    while (wait(NULL) > 0) {}
+    return 0;
+}
+"""
+
+STRINGS = """
+a = [bytearray(1000) for _ in range(100000)]
+del a
+b = [str(i) for i in range(300000)]
+print(len(b))
+"""
+QUERIES = """create table t (a integer, b text);
+with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000)
+insert into t select i, hex(i * 7919) || 'x' from n;
+select count(*), sum(length(b)) from (select a, b from t order by b, a);
+select substr(b, 1, 2) k, group_concat(a) from t group by k order by length(group_concat(a)) desc limit 3;
+"""
+
+
+@dataclass(frozen=True)
+class Truth:
+    allocations: int
+    reallocations: int
+    bytes: int
+    live_blocks: int
+    live_bytes: int
+    peak_blocks: int
+    peak_bytes: int
+
+
+@pytest.fixture(scope="session")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("truth")
+    return compile_c(folder / "truth.so", (HERE / "truth.c").read_text(), "-shared", "-fPIC", "-fno-builtin", "-w")
+
+
+def truths(counting: Path, folder: Path, words: Sequence[object], **options: object) -> list[Truth]:
+    """Of the processes that have ended, the one that allocated most first."""
+    settings = {"LD_PRELOAD": str(counting), "TRUTH": str(folder / "truth"), "PATH": "/usr/bin:/bin"}
+    settings |= {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc"}
+    subprocess.run([str(word) for word in words], env=settings, check=True, stdout=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
+    found = [Truth(*map(int, path.read_text().split())) for path in folder.glob("truth.*")]
+    return sorted(found, key=lambda one: -one.bytes)
+
+
+def told(folder: Path, words: Sequence[object], **options: object) -> list[dict[str, object]]:
+    """Of the same processes, the profiles."""
+    settings = {
+        "LD_PRELOAD": str(native.library()),
+        "HAKMEM_HEAP_PROFILE": f"1:{folder / 'told'}.%p.prof",
+        "PATH": "/usr/bin:/bin",
+        "PYTHONHASHSEED": "0",
+        "PYTHONMALLOC": "malloc",
+    }
+    subprocess.run([str(word) for word in words], env=settings, check=True, stdout=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
+    found = [read(path) for path in folder.glob("told.*.prof")]
+    return sorted(found, key=lambda one: -counted(one, "in_all")["bytes"])
+
+
+def read(path: Path) -> dict[str, object]:
+    words = [sys.executable, "-m", "hakmem", "profile", "--read", str(path), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def counted(profile: dict[str, object], what: str) -> dict[str, int]:
+    return profile["counted"][what]  # type: ignore[index, no-any-return]
+
+
+def expect(profile: dict[str, object], truth: Truth, *, shares: float = 0.02) -> None:
+    """A block that realloc leaves where it is, is none more to hakmem, and one more to truth.c."""
+    in_all, live, peak = (counted(profile, what) for what in ("in_all", "live", "at_the_peak"))
+    least, most = truth.allocations, truth.allocations + truth.reallocations
+    assert least * (1 - shares) <= in_all["blocks"] <= most * (1 + shares)
+    if truth.reallocations * 50 < truth.allocations:
+        assert in_all["bytes"] == pytest.approx(truth.bytes, rel=shares)
+    assert live["blocks"] == pytest.approx(truth.live_blocks, rel=shares, abs=40)
+    assert live["bytes"] == pytest.approx(truth.live_bytes, rel=shares, abs=40_000)
+    assert peak["bytes"] == pytest.approx(truth.peak_bytes, rel=shares, abs=40_000)
+
+
+def expect_function(profile: dict[str, object], name: str, what: str, truth: float) -> None:
+    """Four standard errors: one run in 16,000 is further off by chance, and each test asks a few times."""
+    rows = {row["function"]: row for row in profile["functions"]}  # type: ignore[attr-defined]
+    row = rows[name]
+    assert abs(row[f"{what}_bytes"] - truth) <= 4 * row[f"{what}_error"] + 0.001 * truth, row
+    assert row[f"{what}_error"] < 0.2 * truth
+
+
+@pytest.fixture
+def program(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return compile_c(tmp_path / "program", COMMON + request.param, "-pthread", "-fno-omit-frame-pointer")
+
+
+@pytest.mark.parametrize("program", [OWN], indirect=True)
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_small_blocks_that_are_replaced(tmp_path: Path, counting: Path, program: Path, threads: int) -> None:
+    (truth,) = truths(counting, tmp_path, [program, threads])
+    (profile,) = told(tmp_path, [program, threads])
+    expect(profile, truth, shares=0.02 if threads < 16 else 0.04)  # how many work at once is the kernel's affair
+    expect_function(profile, "replaces", "total", truth.bytes)
+
+
+@pytest.mark.parametrize("program", [LEAK], indirect=True)
+def test_a_leak_beside_a_busy_thread(tmp_path: Path, counting: Path, program: Path) -> None:
+    (truth,) = truths(counting, tmp_path, [program])
+    (profile,) = told(tmp_path, [program])
+    expect(profile, truth)
+    expect_function(profile, "leaks", "live", 100e6)
+    expect_function(profile, "leaks", "peak", 100e6)
+    rows = {row["function"]: row for row in profile["functions"]}  # type: ignore[attr-defined]
+    assert rows["churns"]["live_bytes"] == 0
+
+
+@pytest.mark.parametrize("program", [BURST], indirect=True)
+def test_a_burst_that_is_gone_at_the_end(tmp_path: Path, counting: Path, program: Path) -> None:
+    (truth,) = truths(counting, tmp_path, [program])
+    (profile,) = told(tmp_path, [program])
+    expect(profile, truth)
+    expect_function(profile, "bursts", "total", 300000 * 200)
+    expect_function(profile, "goes_round", "total", 300000 * 300)
+
+
+@pytest.mark.parametrize("program", [CONSUMER], indirect=True)
+def test_a_producer_and_a_consumer(tmp_path: Path, counting: Path, program: Path) -> None:
+    (truth,) = truths(counting, tmp_path, [program])
+    (profile,) = told(tmp_path, [program])
+    expect(profile, truth, shares=0.05)  # how far the queue fills is the kernel's affair
+    expect_function(profile, "produces", "total", truth.bytes - 3000000)
+
+
+@pytest.mark.parametrize("program", [FORKS], indirect=True)
+def test_children(tmp_path: Path, counting: Path, program: Path) -> None:
+    """A child has what its parent had counted."""
+    found = list(zip(told(tmp_path, [program]), truths(counting, tmp_path, [program]), strict=True))
+    assert len(found) == 4
+    for profile, truth in found:
+        expect(profile, truth)
+
+
+def test_python(tmp_path: Path, counting: Path) -> None:
+    words = [SYSTEM_PYTHON, "-S", "-c", STRINGS]
+    (profile, truth), *_ = zip(told(tmp_path, words), truths(counting, tmp_path, words), strict=True)
+    expect(profile, truth)
+
+
+def test_sqlite(tmp_path: Path, counting: Path) -> None:
+    words = ["sqlite3", ":memory:"]
+    (tmp_path / "queries").write_text(QUERIES)
+    with (tmp_path / "queries").open() as first, (tmp_path / "queries").open() as second:
+        (profile,) = told(tmp_path, words, stdin=first)
+        (truth,) = truths(counting, tmp_path, words, stdin=second)
+    expect(profile, truth, shares=0.03)  # it asks how much a block has room for
+
+
+def test_switched_on_late(tmp_path: Path) -> None:
+    """What was live before is told apart: it has no function."""
+    source = (
+        COMMON
+        + """
+#include <hakmem/hakmem.h>
+SITE char *early(size_t n) { return touch(malloc(n), n); }
+SITE char *late(size_t n) { return touch(malloc(n), n); }
+int main(int count, char **words) {
+    (void)count;
+    for (int i = 0; i < 100000; i++) early(1000);
+    if (hak_profile_start(512 << 10) != 0) return 2;
+    for (int i = 0; i < 50000; i++) late(1000);
+    return hak_profile_save(words[1]) != 0;
+}
+"""
+    )
+    include = HERE.parents[1] / "include"
+    library = native.library()
+    program = compile_c(tmp_path / "program", source, f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}")
+    subprocess.run([program, tmp_path / "late.prof"], check=True)
+    profile = read(tmp_path / "late.prof")
+    assert counted(profile, "in_all")["blocks"] == pytest.approx(50000, rel=0.001)
+    assert counted(profile, "live")["blocks"] == pytest.approx(150000, rel=0.001)
+    assert profile["live_when_it_began_bytes"] == pytest.approx(100000 * 1024, rel=0.001)
+    expect_function(profile, "late", "live", 50e6)
+
+
+@pytest.mark.forms
+def test_redis_under_load(tmp_path: Path, counting: Path) -> None:
+    """A server that answers the same in each run: its load is a fixed one, over one connection."""
+    from hakmem import programs
+
+    redis = programs.find(("redis-server",))
+    if redis is None:
+        pytest.skip("not installed: Debian's package redis-server")
+
+    def run(settings: dict[str, str]) -> None:
+        port = servers.free_port()
+        words = [redis, "--port", port, "--save", "", "--appendonly", "no", "--dir", str(tmp_path), "--hz", "1"]
+        words += ["--activedefrag", "no", "--io-threads", "1"]
+        with subprocess.Popen(words, env={"PATH": "/usr/bin:/bin", **settings}, stdout=subprocess.DEVNULL) as server:
+            with servers.connect(port) as client:
+                for first in range(0, 60000, 500):
+                    many = [("SET", f"key:{key:05}", "v" * (50 + key % 900)) for key in range(first, first + 500)]
+                    sent = b"".join(servers.resp_command(*one) for one in many)
+                    servers.ask(client, sent + servers.resp_command("ECHO", "done"), servers.REDIS_DONE)
+                servers.end_redis(client)
+            server.wait(60)
+
+    run({"LD_PRELOAD": str(counting), "TRUTH": str(tmp_path / "truth")})
+    run({"LD_PRELOAD": str(native.library()), "HAKMEM_HEAP_PROFILE": f"1:{tmp_path / 'told'}.prof"})
+    (truth,) = (Truth(*map(int, path.read_text().split())) for path in tmp_path.glob("truth.*"))
+    expect(read(tmp_path / "told.prof"), truth, shares=0.03)  # it asks how much a block has room for, and it polls
