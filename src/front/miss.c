@@ -457,8 +457,8 @@ static void *take_of_ration(struct hak_heap *heap, uint32_t size_class, size_t s
     return block;
 }
 
-/* Of a block that is not sampled, the ration, of up to `most` blocks. False without one: where samples come in runs, each
- * malloc takes what it would have had, so that slabs are filled as they are elsewhere. */
+/* A ration of up to `most` blocks, none of which is sampled. False without one: where samples come in runs, each malloc
+ * takes what it would have had, so that slabs are filled as they are elsewhere. */
 static bool begin_ration(struct hak_heap *heap, uint32_t size_class, uint32_t most) {
     if (hak_atomic_load(&hak_profile_in_runs, relaxed)) return false;
     if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) most = up_to_guarded(heap, most);

@@ -26,10 +26,10 @@ static void **slots_of(struct hak_heap *heap, uint32_t size_class) {
     return start;
 }
 
-/* How many blocks the slabs add to those that the bin has. All of the ration when it has none: the program only allocates.
- * Else none: free blocks of the bin lie between blocks that the program keeps, and it is to fill these up with what it
- * keeps next. But where the bin has few again and again, they come back as often as they are handed out, and each miss
- * would be for these. */
+/* How many blocks the slabs add to those that the bin has. All of the ration when it has none: the program only
+ * allocates. Else none: free blocks of the bin lie between blocks that the program keeps, and it is to fill these up
+ * with what it keeps next. But where the bin has few again and again, they come back as often as they are handed out,
+ * and each miss would be for these. */
 static size_t count_to_add(struct hak_heap *heap, uint32_t size_class, size_t have, size_t want) {
     enum { FEW_BLOCKS = 4, MOST_SMALL_RATIONS = 16 };
     bool is_small = have != 0 && have < FEW_BLOCKS && have < want;
