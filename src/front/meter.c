@@ -5,9 +5,10 @@
 #include "front/routes.h"
 #include "observe/profile_tables.h"
 #include "pool/ration.h"
+#include "region/heap_count.h"
 
 /* M2. A look reads two bins of each class in each heap. */
-enum { LOOK_BYTES = 64 << 10, LOOK_SHARE = 256 };
+enum { LOOK_BYTES = 64 << 10, LOOK_SHARE = 128 };
 
 HAK_ATOMIC(bool) hak_meter_is_traced;
 static HAK_ATOMIC(bool) is_for_tracer; /* the profile was switched on because there is one */
@@ -143,9 +144,13 @@ uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size) {
 
 /* ---- What is live ------------------------------------------------------------------------------------------------ */
 
+/* Far below the peak the next look may be as far away as the threads can come together. */
 static HAK_COLD void look_at_live(struct hak_heap *heap) {
-    uint64_t peak = hak_profile_look();
-    heap->unlooked_bytes = (int64_t)(peak / LOOK_SHARE > LOOK_BYTES ? peak / LOOK_SHARE : LOOK_BYTES);
+    struct hak_profile_heights heights = hak_profile_look();
+    uint64_t threads = hak_atomic_load(&hak_heaps_about, relaxed), least = heights.peak_bytes / LOOK_SHARE;
+    uint64_t below = (heights.peak_bytes - heights.live_bytes) / (threads + (threads == 0));
+    if (least < LOOK_BYTES) least = LOOK_BYTES;
+    heap->unlooked_bytes = (int64_t)(below > least ? below : least);
 }
 
 void hak_meter_notice(struct hak_heap *heap) {

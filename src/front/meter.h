@@ -7,7 +7,7 @@
  *   M1  Each block that malloc hands out is counted, by its class, and has the same chance to be sampled as any other
  *       one of its class. Frees are not counted: what is live is what slabs have handed out, less what lies in bins.
  *   M2  Each thread looks how much is live when it has allocated LOOK_BYTES since its last look, or a part of the peak
- *       if that is more. The peak is the most that any look has found.
+ *       if that is more, or what lay between live and the peak then. The peak is the most that any look has found.
  *
  * A tracer that attaches to the probe `otel_memory:alloc` (observe/probes.h) switches the profile on, and off again
  * when it detaches, unless somebody else has switched it on. Slow paths look at the probe's semaphore when they end.

@@ -349,15 +349,16 @@ static void note_peak(struct hak_profile_tables *known, const struct live *live)
     hak_atomic_store(&known->noting, 0, relaxed);
 }
 
-uint64_t hak_profile_look(void) {
+struct hak_profile_heights hak_profile_look(void) {
     struct hak_profile_tables *known = known_tables();
-    if (known == NULL) return 0;
+    if (known == NULL) return (struct hak_profile_heights){0, 0};
     struct live live = count_live_now(known);
     int64_t most = hak_atomic_load(&known->most_bytes, relaxed), noted = hak_atomic_load(&known->noted_bytes, relaxed);
     while (live.bytes > most && !hak_atomic_cas(&known->most_bytes, &most, live.bytes, relaxed, relaxed)) {
     }
     if (live.bytes > noted + noted / PEAK_SHARE) note_peak(known, &live);
-    return (uint64_t)(live.bytes > most ? live.bytes : most);
+    uint64_t now = at_least_none(live.bytes);
+    return (struct hak_profile_heights){now, live.bytes > most ? now : at_least_none(most)};
 }
 
 /* `amount` for each allocation that the sample counts for. */

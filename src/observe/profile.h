@@ -58,8 +58,11 @@ void hak_profile_count_large(uint64_t size);
 /* There are so many more large objects, which have so many bytes in memory more; below 0, less. */
 void hak_profile_change_large(int64_t count, int64_t bytes);
 
-/* Looks how much is live, which may be the peak (P5): returns the most bytes that there ever were. */
-uint64_t hak_profile_look(void);
+/* Looks how much is live, which may be the peak (P5): bytes of now, and the most that there ever were. */
+struct hak_profile_heights {
+    uint64_t live_bytes, peak_bytes;
+};
+struct hak_profile_heights hak_profile_look(void);
 
 /* Switches sampling off. Sampled blocks that are live stay known. */
 void hak_profile_end(void);

@@ -7,7 +7,8 @@
 /* A miss is shared by so many mallocs, and as much memory waits for them while the newest blocks are hot. A guess. */
 enum { RATION_BLOCKS = 64, RATION_BYTES = 8192 };
 
-uint32_t hak_ration_most(uint32_t size_class) {
+/* How many blocks of a class it has at most; 0: none. */
+static uint32_t most_blocks(uint32_t size_class) {
     uint32_t blocks = RATION_BYTES / hak_size_classes[size_class].block_bytes;
     return blocks < 2 ? 0 : blocks < RATION_BLOCKS ? blocks : RATION_BLOCKS;
 }
@@ -16,7 +17,7 @@ uint32_t hak_ration_most(uint32_t size_class) {
 static void **slots_of(struct hak_heap *heap, uint32_t size_class) {
     struct hak_slots *slots = &heap->slots[hak_sampled_class(size_class)];
     void **start = hak_owned_get(&slots->start);
-    uint32_t most = hak_ration_most(size_class);
+    uint32_t most = most_blocks(size_class);
     if (HAK_LIKELY(start != NULL) || most == 0 || (size_t)(heap->slots_end - heap->slots_next) < most + 1) return start;
     start = heap->slots_next + 1;
     start[-1] = NULL; /* H2 */

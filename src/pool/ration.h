@@ -18,9 +18,6 @@ HAK_INLINE size_t hak_ration_count(const struct hak_heap *heap, uint32_t size_cl
     return hak_heap_cached(heap, hak_sampled_class(size_class));
 }
 
-/* How many blocks of a class a ration has at most; 0: none. */
-uint32_t hak_ration_most(uint32_t size_class);
-
 /* Fills it, which must be empty, with up to `most` blocks, and counts them: the newest ones of the plain bin, which is
  * closed, or when there are none, of the slabs. Returns how many; 0 also where there is no memory for its slots. */
 uint32_t hak_ration_fill(struct hak_heap *heap, uint32_t size_class, uint32_t most);
