@@ -7,8 +7,8 @@
 #include "pool/ration.h"
 #include "region/heap_count.h"
 
-/* M2. A look reads two bins of each class in each heap. */
-enum { LOOK_BYTES = 64 << 10, LOOK_SHARE = 128 };
+/* M2. A look reads two bins of each class in each heap: of many threads each looks more rarely. */
+enum { LOOK_BYTES = 64 << 10, LOOK_SHARE = 128, HEAPS_PER_LOOK = 8 };
 
 HAK_ATOMIC(bool) hak_meter_is_traced;
 static HAK_ATOMIC(bool) is_for_tracer; /* the profile was switched on because there is one */
@@ -149,7 +149,8 @@ static HAK_COLD void look_at_live(struct hak_heap *heap) {
     struct hak_profile_heights heights = hak_profile_look();
     uint64_t threads = hak_atomic_load(&hak_heaps_about, relaxed), least = heights.peak_bytes / LOOK_SHARE;
     uint64_t below = (heights.peak_bytes - heights.live_bytes) / (threads + (threads == 0));
-    if (least < LOOK_BYTES) least = LOOK_BYTES;
+    uint64_t cheap = LOOK_BYTES * (1 + threads / HEAPS_PER_LOOK);
+    if (least < cheap) least = cheap;
     heap->unlooked_bytes = (int64_t)(below > least ? below : least);
 }
 
