@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import shutil
 import signal
@@ -240,6 +241,9 @@ def main(words: Sequence[str]) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _interrupt)
     steps.leave_out(os.environ)
+    for stream in (sys.stdout, sys.stderr):  # names of files, and what tests say, may be in any script
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     name, *rest = words or ["help"]
     try:
         status = _run(name, rest)

@@ -130,7 +130,15 @@ class Figures:
             self.peak_variance + other.peak_variance,
         )
 
-    def minus(self, other: Figures) -> Figures:
+    def minus(self, other: Figures, shares_samples: bool = False) -> Figures:
+        """Two dumps of one process share the samples of the first: what it had in all varies no more. What is live has
+        changed by what was freed and what is new since, or is as uncertain as both, if that is less."""
+        total = self.total_variance + other.total_variance
+        live = self.live_variance + other.live_variance
+        if shares_samples:
+            total = max(self.total_variance - other.total_variance, 0)
+            freed = self.total_variance - self.live_variance - other.total_variance + other.live_variance
+            live = min(live, total + max(freed, 0))
         return Figures(
             self.live_bytes - other.live_bytes,
             self.live_count - other.live_count,
@@ -144,8 +152,8 @@ class Figures:
             peak_count=self.peak_count - other.peak_count,
             temporary_bytes=self.temporary_bytes - other.temporary_bytes,
             temporary_count=self.temporary_count - other.temporary_count,
-            live_variance=self.live_variance + other.live_variance,
-            total_variance=self.total_variance + other.total_variance,
+            live_variance=live,
+            total_variance=total,
             peak_variance=self.peak_variance + other.peak_variance,
         )
 
@@ -249,7 +257,7 @@ def read(path: Path) -> Profile:
         return parse(data.decode(errors="replace") if data else "", path.name)
     except OSError as error:
         raise LabError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, IndexError):
+    except (ValueError, KeyError, IndexError, OverflowError):
         raise LabError(f"{path}: a damaged heap profile, or of another version") from None
 
 
@@ -257,7 +265,9 @@ def parse(text: str, name: str, root: str = "") -> Profile:
     """Below `root` are the process's files, if they are not those of the same paths here."""
     lines = text.split("\n")  # and at nothing else: names of functions are in it
     if not lines or lines[0] != FIRST_LINE:
-        raise LabError(f"{name}: not a heap profile of hakmem: it does not begin with {FIRST_LINE!r}")
+        is_other = bool(lines) and lines[0].startswith(FIRST_LINE.rpartition(" ")[0])
+        why = "of another version of hakmem" if is_other else "not a heap profile of hakmem"
+        raise LabError(f"{name}: {why}: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
     head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in RECORDS}
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
@@ -292,12 +302,13 @@ def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) ->
     """The peak is as high as any look has found the heap. What each size had then was counted a little before."""
     most, noted = int(head["most_bytes"][0]), int(head["noted_bytes"][0])
     rise = max(most / noted, 1) if noted > 0 else 1
-    large_total, large_live, large_peak = map(int, head["large"])
+    large_total, large_memory, large_live, large_peak = map(int, head["large"])
+    asked = large_total / large_memory if large_memory else 1  # of what large objects have in pages
     found = []
     for row in rows:
         block_bytes, total, live, peak, weight, size, freed_weight, freed_size = map(int, row)
         if block_bytes == 0:
-            all_sizes = (large_total, large_live, large_peak)
+            all_sizes = (large_total, round(large_live * asked), round(large_peak * asked))
         else:
             mean = _mean_size(weight, size, block_bytes)
             of_live = _mean_size(weight - freed_weight, size - freed_size, mean)
@@ -391,8 +402,9 @@ def difference(before: Profile, after: Profile) -> Profile:
     sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
     for site in after.sites:
         sites[site.frames] += site.figures
+    same = before.process == after.process
     for site in before.sites:
-        sites[site.frames] = sites[site.frames].minus(site.figures)
+        sites[site.frames] = sites[site.frames].minus(site.figures, shares_samples=same)
     return Profile(
         f"{after.name} minus {before.name}",
         after.process,

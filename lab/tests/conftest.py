@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from development import steps
@@ -21,7 +22,7 @@ steps.leave_out(os.environ)
 steps.leave_out(os.environ, steps.SETTINGS)
 
 # Nor do they sign what they commit, or run somebody's hooks.
-os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+os.environ |= {"GIT_CONFIG_GLOBAL": str(Path(__file__).with_name("gitconfig")), "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -146,7 +146,7 @@ def test_a_path_that_no_preload_can_name_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "prepare", lambda *groups: pytest.fail("it began"))
-    for name in ("a b", "a;b", "a:b", "a$b"):
+    for name in ("a b", "a;b", "a:b", "a$b", "a#b"):
         monkeypatch.setattr(testing, "ROOT", tmp_path / name)
         with pytest.raises(Stop, match=f"{re.escape(name)}; clone to another folder"):
             testing.run(testing.QUICK)
@@ -657,9 +657,30 @@ def test_an_option_of_the_demo_s_that_wants_a_word_does_not_get_ours(made: list[
 
 
 def test_tests_have_no_settings_of_git_s_but_their_own(tmp_path: Path) -> None:
+    (tmp_path / ".gitconfig").write_text("[commit]\n\tgpgsign = true\n")
     words = ["git", "config", "--list", "--show-scope"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert not re.findall(r"^(?:global|system)\s.*", done.stdout, re.MULTILINE)
+    home = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(words, cwd=tmp_path, env=home, capture_output=True, text=True, check=True)
+    assert done.stdout == "global\tsafe.directory=*\n"
+
+
+def test_settings_of_the_tests_are_left_out_too() -> None:
+    names = ["HAK_TEST_ALLOW_ANY", "HAK_TEST_SECONDS", "HAK_TEST_SEED", "CMOCKA_MESSAGE_OUTPUT", "HAKMEM_THP"]
+    environment = dict.fromkeys([*names, "HOME"], "1")
+    assert steps.leave_out(environment, steps.SETTINGS) == sorted(names)
+    assert not set(names) & set(environment) and environment["HOME"] == "1"
+
+
+def test_cases_that_a_test_has_left_out_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tally, results = steps.Tally(), tmp_path / "results.xml"
+    monkeypatch.setattr(steps, "step", lambda *words: results.write_text(CTEST) > 0)
+    tally.tests("test release", ["ctest"], results)
+    assert "release: unit.a: its case locked_memory" in tally.skipped
+    asked: list[Sequence[str | Path]] = []
+    monkeypatch.setattr(steps.Tally, "tests", lambda self, title, command, results: asked.append(command))
+    monkeypatch.setattr(build, "tool", lambda name: name)
+    testing._ctest(tally, "release", "quick", [])
+    assert asked[0][asked[0].index("--test-output-size-passed") + 1] == "100000"  # a kilobyte unless told
 
 
 def test_a_large_file_of_somebody_s_is_read_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

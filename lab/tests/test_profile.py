@@ -32,7 +32,7 @@ FIGURES = (
 COUNTS = """began_bytes 0
 most_bytes 1520
 noted_bytes 1520
-large 0 0 0
+large 0 0 0 0
 class 80 5 5 5 5120 400 0 0
 class 112 20 10 10 20480 2000 10240 1000
 """
@@ -264,6 +264,18 @@ def test_a_difference_is_after_minus_before() -> None:
     assert sorted(site.figures.live_bytes for site in found.sites) == [0, 500]
     assert "500 B" in flame.render(found)
     assert len(text(found).splitlines()) == 4, "a line for what is as it was"
+
+
+def test_the_error_of_a_difference_is_that_of_what_has_changed() -> None:
+    """Two dumps of one process share the samples of the first."""
+    first = profile.Figures(live_bytes=50e6, total_bytes=100e6, live_variance=25e12, total_variance=100e12)
+    second = profile.Figures(live_bytes=60e6, total_bytes=120e6, live_variance=30e12, total_variance=121e12)
+    found = second.minus(first, shares_samples=True)
+    assert found.total_variance == pytest.approx(21e12)
+    assert found.live_variance == pytest.approx(21e12 + (91e12 - 75e12))
+    assert second.minus(first).total_variance == pytest.approx(221e12)
+    nothing = second.minus(second, shares_samples=True)
+    assert nothing.total_error == nothing.live_error == 0
 
 
 def test_who_killed_a_command_without_a_profile_is_told(tmp_path: Path) -> None:

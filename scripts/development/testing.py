@@ -152,7 +152,7 @@ def _hash(path: Path) -> str:
 def _changed(commit: str, before: Mapping[str, str]) -> list[str]:
     """Files that differ from before, but for those that somebody has committed meanwhile."""
     after = _tree()
-    committed = re.findall("[^\0]+", git("diff", "--name-only", "-z", commit, "HEAD"))
+    committed = re.findall("[^\0]+", git("diff", "--no-renames", "--name-only", "-z", commit, "HEAD"))
     return sorted(name for name in {*before, *after}.difference(committed) if before.get(name) != after.get(name))
 
 

@@ -133,10 +133,10 @@ void hak_meter_pass_one(struct hak_heap *heap, uint32_t size_class) {
     heap->unsampled_bytes[size_class] -= (int64_t)bytes;
 }
 
-uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size) {
+uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size, size_t bytes) {
     uint64_t interval = hak_atomic_load(&hak_profile_interval, relaxed);
     count_one(heap, 0, size);
-    hak_profile_count_large(size);
+    hak_profile_count_large(size, bytes);
     if (heap != NULL) hak_meter_notice(heap);
     if (interval == 0 || (uint64_t)hak_profile_draw(interval) > size) return 0;
     return hak_profile_weight(size, interval);

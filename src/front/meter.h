@@ -48,9 +48,9 @@ uint64_t hak_meter_weigh(struct hak_heap *heap, uint32_t size_class, uint32_t *u
 /* A block of the class that is not to be sampled was handed out without a ration. */
 void hak_meter_pass_one(struct hak_heap *heap, uint32_t size_class);
 
-/* A large object of `size` bytes is handed out, and counted: what it counts for, if it is to be sampled, or 0. The heap
- * may be NULL. Looks how much is live when a look is due (M2). */
-uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size);
+/* A large object of `size` bytes, which takes so many in memory, is handed out, and counted: what it counts for, if it
+ * is to be sampled, or 0. The heap may be NULL. Looks how much is live when a look is due (M2). */
+uint64_t hak_meter_weigh_large(struct hak_heap *heap, size_t size, size_t bytes);
 
 /* At the end of a metered malloc of a small class: the same look. */
 void hak_meter_notice(struct hak_heap *heap);

@@ -263,8 +263,9 @@ static void *alloc_in_kept_unit(size_t size, size_t alignment, bool clear) {
  * the caller (-foptimize-sibling-calls in cmake/options.cmake); returns the block. */
 static HAK_COLD void *meter_large(void *block, size_t size, struct hak_heap *heap) {
     uintptr_t addresses[HAK_PROFILE_STACK_MOST];
-    hak_profile_change_large(1, (int64_t)hak_region_find((uintptr_t)block).bytes);
-    uint64_t weight = hak_meter_weigh_large(heap, size);
+    size_t bytes = hak_region_find((uintptr_t)block).bytes;
+    hak_profile_change_large(1, (int64_t)bytes);
+    uint64_t weight = hak_meter_weigh_large(heap, size, bytes);
     if (weight == 0) return block;
     uint32_t depth = hak_profile_walk(__builtin_frame_address(0), addresses);
     hak_profile_record(block, size, 0, weight, hak_meter_moment(heap), addresses, depth);

@@ -313,15 +313,27 @@ static uint64_t at_least_none(int64_t figure) { return figure > 0 ? (uint64_t)fi
 struct live {
     int64_t blocks[HAK_SMALL_CLASS_COUNT + 1];
     int64_t large_bytes, bytes;
+    bool is_sure;
 };
 
 static struct live count_live_now(struct hak_profile_tables *known) {
     struct live live;
-    hak_pool_count_live(live.blocks);
+    live.is_sure = hak_pool_count_live(live.blocks);
     live.blocks[0] = hak_atomic_load(&known->live_large, relaxed);
     live.bytes = live.large_bytes = hak_atomic_load(&known->live_large_bytes, relaxed);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++)
         live.bytes += live.blocks[i] * (int64_t)hak_size_classes[i].block_bytes;
+    return live;
+}
+
+/* A drain takes a moment. */
+static struct live count_surely(struct hak_profile_tables *known) {
+    enum { TRIES = 100 };
+    struct live live = count_live_now(known);
+    for (int i = 0; i < TRIES && !live.is_sure; i++) {
+        hak_os_yield();
+        live = count_live_now(known);
+    }
     return live;
 }
 
@@ -354,6 +366,8 @@ struct hak_profile_heights hak_profile_look(void) {
     if (known == NULL) return (struct hak_profile_heights){0, 0};
     struct live live = count_live_now(known);
     int64_t most = hak_atomic_load(&known->most_bytes, relaxed), noted = hak_atomic_load(&known->noted_bytes, relaxed);
+    if (!live.is_sure)
+        return (struct hak_profile_heights){at_least_none(most), at_least_none(most)}; /* look again soon */
     while (live.bytes > most && !hak_atomic_cas(&known->most_bytes, &most, live.bytes, relaxed, relaxed)) {
     }
     if (live.bytes > noted + noted / PEAK_SHARE) note_peak(known, &live);
@@ -362,7 +376,9 @@ struct hak_profile_heights hak_profile_look(void) {
 }
 
 /* `amount` for each allocation that the sample counts for. */
-static uint64_t weighted(uint64_t weight, uint64_t amount) { return weight * amount / HAK_PROFILE_WEIGHT_ONE; }
+static uint64_t weighted(uint64_t weight, uint64_t amount) {
+    return (weight * amount + HAK_PROFILE_WEIGHT_ONE / 2) / HAK_PROFILE_WEIGHT_ONE;
+}
 
 /* What the sample adds to the variance of its site's bytes: w (w - 1) b^2, by Horvitz and Thompson. In squares of 64
  * bytes, so that there is room for many samples; of one that stands for more than 8 GiB it is too little. */
@@ -514,9 +530,11 @@ void hak_profile_count(uint32_t size_class) {
     if (known != NULL) add(&known->classes[size_class].metered, 1);
 }
 
-void hak_profile_count_large(uint64_t size) {
+void hak_profile_count_large(uint64_t size, uint64_t bytes) {
     struct hak_profile_tables *known = known_tables();
-    if (known != NULL) add(&known->large_bytes, size);
+    if (known == NULL) return;
+    add(&known->large_bytes, size);
+    add(&known->large_memory, bytes);
 }
 
 void hak_profile_change_large(int64_t count, int64_t bytes) {
@@ -648,9 +666,10 @@ static void write_counts(struct pieces *pieces, const struct hak_profile_tables 
                  (unsigned long)known->began_bytes,
                  (unsigned long)at_least_none(hak_atomic_load(&known->most_bytes, relaxed)),
                  (unsigned long)at_least_none(hak_atomic_load(&known->noted_bytes, relaxed)));
-    hak_text_add(for_word(pieces), "large %lu %lu %lu\n", (unsigned long)hak_atomic_load(&known->large_bytes, relaxed),
-                 (unsigned long)at_least_none(live->large_bytes),
-                 (unsigned long)at_least_none(hak_atomic_load(&known->peak_large_bytes, relaxed)));
+    hak_text_add(
+        for_word(pieces), "large %lu %lu %lu %lu\n", (unsigned long)hak_atomic_load(&known->large_bytes, relaxed),
+        (unsigned long)hak_atomic_load(&known->large_memory, relaxed), (unsigned long)at_least_none(live->large_bytes),
+        (unsigned long)at_least_none(hak_atomic_load(&known->peak_large_bytes, relaxed)));
     for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_profile_class *sums = &known->classes[i];
         uint64_t metered = count_metered(known, i), now = at_least_none(live->blocks[i]),
@@ -671,8 +690,8 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
     hak_profile_look();
-    struct live live = count_live_now(known);
-    if (live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
+    struct live live = count_surely(known);
+    if (live.is_sure && live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
     hak_text_add(&pieces.text,
                  "hakmem heap profile 2\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
                  "%lu\n",

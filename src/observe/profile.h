@@ -52,8 +52,8 @@ HAK_COLD bool hak_profile_begin(uint64_t interval_bytes);
 /* A thread without a heap has got a block of a small class, or with 0, a large object. */
 void hak_profile_count(uint32_t size_class);
 
-/* A large object of so many bytes was handed out, or one has become so large: its size is counted. */
-void hak_profile_count_large(uint64_t size);
+/* A large object of so many bytes was handed out, or one has become so large, and has so many in memory. */
+void hak_profile_count_large(uint64_t size, uint64_t bytes);
 
 /* There are so many more large objects, which have so many bytes in memory more; below 0, less. */
 void hak_profile_change_large(int64_t count, int64_t bytes);

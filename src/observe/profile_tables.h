@@ -97,7 +97,7 @@ struct hak_profile_tables {
     HAK_ATOMIC(uint32_t) words_used;
     HAK_ATOMIC(uint64_t) lost_samples;
     struct hak_profile_class classes[HAK_SMALL_CLASS_COUNT + 1];
-    HAK_ATOMIC(uint64_t) large_bytes;                 /* asked for by large objects in all, while it is on */
+    HAK_ATOMIC(uint64_t) large_bytes, large_memory;   /* asked for by large objects in all, and what they got */
     HAK_ATOMIC(int64_t) live_large, live_large_bytes; /* how many are live, and their memory; */
     HAK_ATOMIC(int64_t) peak_large_bytes;             /* at the last note */
     HAK_ATOMIC(int64_t) most_bytes;                   /* that any look has found live, */

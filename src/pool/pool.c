@@ -307,14 +307,21 @@ static void count_out(struct hak_heap *heap, uint32_t size_class, int64_t count)
     else hak_owned_set(&heap->out_blocks[plain], hak_owned_get(&heap->out_blocks[plain]) + count);
 }
 
-void hak_pool_count_live(int64_t live[HAK_SMALL_CLASS_COUNT + 1]) {
+static bool is_drained_now(const struct hak_heap *heap) { return hak_atomic_load(&heap->drained, relaxed) != 0; }
+
+bool hak_pool_count_live(int64_t live[HAK_SMALL_CLASS_COUNT + 1]) {
+    bool is_sure = true;
     for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) live[i] = hak_atomic_load(&hak_pool_out_blocks[i], relaxed);
-    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next)
+    for (const struct hak_heap *heap = hak_heap_first(); heap != NULL; heap = heap->next) {
+        is_sure &= !is_drained_now(heap);
         for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
             size_t waiting = HAK_SECURE ? hak_quarantine_count(heap, i) : 0;
             live[i] += hak_owned_peek(&heap->out_blocks[i]);
             live[i] -= (int64_t)(hak_heap_cached(heap, i) + hak_ration_count(heap, i) + waiting);
         }
+        is_sure &= !is_drained_now(heap);
+    }
+    return is_sure;
 }
 
 uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, uint32_t want) {

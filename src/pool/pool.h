@@ -24,8 +24,8 @@ extern HAK_ATOMIC(int32_t) hak_pool_slabs[HAK_SMALL_CLASS_COUNT + 1];
 extern HAK_ATOMIC(int64_t) hak_pool_out_blocks[HAK_SMALL_CLASS_COUNT + 1];
 
 /* Blocks of each class that are live, by these and by what heaps have in bins; at [0] 0. Below 0 where one changed
- * meanwhile. */
-void hak_pool_count_live(int64_t live[HAK_SMALL_CLASS_COUNT + 1]);
+ * meanwhile. False while a drainer has a heap: what he is giving back counts as live then. */
+bool hak_pool_count_live(int64_t live[HAK_SMALL_CLASS_COUNT + 1]);
 
 /* Takes up to `want` free blocks of a class and writes them below `top`, the one to use first at top[-1]. Returns how
  * many; 0 when there is no memory. */

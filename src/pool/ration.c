@@ -67,7 +67,7 @@ uint32_t hak_ration_fill(struct hak_heap *heap, uint32_t size_class, uint32_t mo
     have = hak_heap_cached(heap, size_class); /* where memory was short, the bin was emptied */
     if (have > want - others) have = want - others;
     void **newest = hak_owned_get(&plain->top) - have;
-    memcpy(start + others, newest, have * sizeof *start);
+    if (have != 0) memcpy(start + others, newest, have * sizeof *start);
     hak_bin_set_top(plain, newest);
     hak_signal_fence(); /* a handler that hits finds a block in one of the two at most, */
     hak_bin_set_top(ration, start + others + have);
