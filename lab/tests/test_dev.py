@@ -548,6 +548,17 @@ def test_who_ends_a_step_ends_all_that_it_has_started(logs: Path, interrupts: No
     assert has_ended(started.read_text())
 
 
+def test_sessions_of_their_own_end_with_it(logs: Path, interrupts: None) -> None:
+    """Also what doesn't listen, and what is started by it: tests start such to send them a Ctrl-C."""
+    started = logs.parent / "started"
+    deaf = f"trap '' TERM; sleep 100 & echo $! $$ >{started}; wait; sleep 100"
+    words = ["sh", "-c", f'setsid sh -c "{deaf}" & sleep 1; kill -TERM {os.getpid()}; wait'.replace("$", "\\$")]
+    with pytest.raises(KeyboardInterrupt):
+        steps.step("it is ended", words)
+    pids = started.read_text().split()
+    assert len(pids) == 2 and all(map(has_ended, pids))
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_so_does_who_can_write_no_more(
     logs: Path, interrupts: None, monkeypatch: pytest.MonkeyPatch, is_terminal: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -36,6 +37,9 @@ OTHERS = re.compile(
 SETTINGS = re.compile(
     "HAKMEM_.*|HAK_TEST_.*|FUZZ_STRICT|CMOCKA_.*|LD_PRELOAD|(MALLOC|MIMALLOC|TCMALLOC|SCUDO|SNMALLOC)_.*|GLIBC_TUNABLES|PYTHONMALLOC"
 )
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+LOOK_S, MOST_LOOKS = 0.05, 200  # at processes that are to end
 
 Command = Sequence[str | Path]
 
@@ -129,7 +133,8 @@ def _wait(child: subprocess.Popen[bytes], title: str, begin: float) -> int:
 
 def _end(child: subprocess.Popen[bytes], title: str) -> None:
     """With all that it has started, before anything is told: who reads that may have been ended, too."""
-    said = "\n"
+    said, others = "\n", _children()
+    _adopt_orphans(True)
     try:
         os.killpg(child.pid, signal.SIGTERM)
     except ProcessLookupError:
@@ -139,6 +144,41 @@ def _end(child: subprocess.Popen[bytes], title: str) -> None:
     with contextlib.suppress(OSError):
         print(said, end="", flush=True)
     child.wait()
+    _end_orphans(others)
+    _adopt_orphans(False)
+
+
+def _adopt_orphans(adopts: bool) -> None:
+    """Whoever loses its parent is this process's child from now on: tests start some in sessions of their own."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
+
+
+def _children() -> set[int]:
+    """None where the kernel doesn't tell."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, path.read_text().split()))
+    return found
+
+
+def _end_orphans(others: set[int]) -> None:
+    """They are asked to end, and made to a second later. Those that they leave behind come next."""
+    asked: dict[int, float] = {}
+    for _ in range(MOST_LOOKS):
+        left = _children() - others
+        if not left:
+            return
+        for pid in left:
+            is_first = pid not in asked
+            waited = time.monotonic() - asked.setdefault(pid, time.monotonic())
+            if is_first or waited >= 1:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM if is_first else signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(LOOK_S)
 
 
 @dataclass
