@@ -12,8 +12,7 @@
  * none, and less stays free (region/allowance.h).
  *
  * Who asks for it: HAKMEM_BACKGROUND=1, from 8 MiB on; a setting that wants the service (front/service.h), or somebody
- * outside who has something to ask, whatever the size; the heap profile, if the program calls malloc often, because the
- * thread opens and closes the windows in which malloc is metered (front/meter.h).
+ * outside who has something to ask, whatever the size.
  *
  * While the program's threads miss it looks at the heap once per period (knob decay_ms, but three times a second at
  * most); when they have not for four periods, and all that is free has gone back, it sleeps until the next miss wakes

@@ -1,6 +1,5 @@
 #include "front/meter.h"
 
-#include "front/background.h"
 #include "front/process.h"
 #include "front/routes.h"
 #include "observe/profile_tables.h"

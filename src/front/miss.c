@@ -491,7 +491,7 @@ static HAK_COLD void *alloc_metered(size_t size, const void *caller) {
     uint64_t weight = hak_background_is_starting ? 0 : hak_meter_weigh(heap, size_class, &unsampled);
     if (weight != 0) block = alloc_sampled(heap, size, size_class, weight, __builtin_frame_address(0));
     else if (HAK_UNLIKELY(hak_knob(guard_share) != 0)) block = take_guarded(size, __builtin_frame_address(0));
-    if (heap != NULL && block == NULL) block = alloc_unsampled(heap, size_class, size, unsampled);
+    if (heap != NULL && block == NULL && weight == 0) block = alloc_unsampled(heap, size_class, size, unsampled);
     if (heap != NULL) {
         after_alloc(heap, caller);
         hak_meter_notice(heap);

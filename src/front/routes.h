@@ -1,12 +1,10 @@
 /* Routes: which bin serves which size. Malloc reads them in one table, hak_bin_offsets, which is made of two facts:
  *
  *   groups    A class takes a slab, of which a program with a few blocks of every size fills little: sizes above 1 KiB
- *             share the
- *             slabs of the widest class of their group. When a heap has several of these, what blocks have too much
- *             costs more than slabs that are not full, and each class of the group gets its own, for good.
- *   metering  While malloc is metered (front/meter.h), each size leads to the bin of its sampled class, which is always
- *             empty: every
- *             malloc misses, and the miss counts.
+ *             share the slabs of the widest class of their group. When a heap has several of these, what blocks have
+ *             too much costs more than slabs that are not full, and each class of the group gets its own, for good.
+ *   metering  While malloc is metered (front/meter.h), each size leads to the bin of its sampled class: a ration
+ *             (pool/ration.h), and the miss at its end counts.
  *
  * Who changes a fact writes the table, or a part of it, until nobody has changed one meanwhile; there is no lock.
  */

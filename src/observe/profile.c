@@ -361,15 +361,22 @@ static void note_peak(struct hak_profile_tables *known, const struct live *live)
     hak_atomic_store(&known->noting, 0, relaxed);
 }
 
+/* Returns the most that there was before. */
+static int64_t raise_most(struct hak_profile_tables *known, int64_t bytes) {
+    int64_t most = hak_atomic_load(&known->most_bytes, relaxed);
+    while (bytes > most && !hak_atomic_cas(&known->most_bytes, &most, bytes, relaxed, relaxed)) {
+    }
+    return most;
+}
+
 struct hak_profile_heights hak_profile_look(void) {
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return (struct hak_profile_heights){0, 0};
     struct live live = count_live_now(known);
-    int64_t most = hak_atomic_load(&known->most_bytes, relaxed), noted = hak_atomic_load(&known->noted_bytes, relaxed);
-    if (!live.is_sure)
-        return (struct hak_profile_heights){at_least_none(most), at_least_none(most)}; /* look again soon */
-    while (live.bytes > most && !hak_atomic_cas(&known->most_bytes, &most, live.bytes, relaxed, relaxed)) {
-    }
+    int64_t most = raise_most(known, live.is_sure ? live.bytes : 0);
+    int64_t noted = hak_atomic_load(&known->noted_bytes, relaxed);
+    if (!live.is_sure) /* look again soon */
+        return (struct hak_profile_heights){at_least_none(most), at_least_none(most)};
     if (live.bytes > noted + noted / PEAK_SHARE) note_peak(known, &live);
     uint64_t now = at_least_none(live.bytes);
     return (struct hak_profile_heights){now, live.bytes > most ? now : at_least_none(most)};
@@ -689,8 +696,8 @@ bool hak_profile_write_sites(void (*write)(const char *text, void *context), voi
     struct pieces pieces = {hak_text_in(buffer, sizeof buffer), write, context};
     struct hak_profile_tables *known = known_tables();
     if (known == NULL) return false;
-    hak_profile_look();
     struct live live = count_surely(known);
+    if (live.is_sure) raise_most(known, live.bytes);
     if (live.is_sure && live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
     hak_text_add(&pieces.text,
                  "hakmem heap profile 2\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "

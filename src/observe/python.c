@@ -61,17 +61,15 @@ HAK_UNCHECKED static uint64_t load_bytes(uintptr_t at, size_t bytes) {
     return value;
 }
 
-static bool may_read(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
-    uint64_t spread = at / LEAST_PAGE_BYTES * UINT64_C(0x9E3779B97F4A7C15);
-    uintptr_t *page = &walk->pages[spread >> 32 & (HAK_PYTHON_PAGES - 1)];
-    if (!walk->has_failed && hak_unwind_can_read(page, at, bytes)) return true;
-    walk->has_failed = true;
-    return false;
-}
-
 /* Up to a word. What can't be read is 0, and the walk has failed from then on. */
 static uint64_t read_bytes(struct hak_python_walk *walk, uintptr_t at, size_t bytes) {
-    return may_read(walk, at, bytes) ? load_bytes(at, bytes) : 0;
+    uint64_t spread = at / LEAST_PAGE_BYTES * UINT64_C(0x9E3779B97F4A7C15);
+    uintptr_t *page = &walk->pages[spread >> 32 & (HAK_PYTHON_PAGES - 1)];
+    if (walk->has_failed || !hak_unwind_can_read(page, at, bytes)) {
+        walk->has_failed = true;
+        return 0;
+    }
+    return load_bytes(at, bytes);
 }
 
 /* The same of strings and tables, which are read from front to end: eight of them lie in one page. */

@@ -79,7 +79,8 @@ def command(
         _show([profile.difference(profile.read(diff[0]), profile.read(diff[1]))], [prefix], exports, as_json)
         return 0
     if raw:
-        prefixes = [prefix] if len(raw) == 1 or prefix is None else [f"{prefix}.{path.stem}" for path in raw]
+        several = prefix is not None and len(raw) > 1
+        prefixes = [f"{prefix}.{path.stem}" if several else prefix for path in raw]
         _check_all(prefixes, exports)
         _show([profile.read(path) for path in raw], prefixes, exports, as_json)
         return 0
@@ -117,8 +118,7 @@ def _show(profiles: Sequence[Profile], prefixes: Sequence[str | None], exports: 
     from hakmem import foreign
     from hakmem.profile import plain
 
-    named = list(zip(profiles, prefixes, strict=False)) if prefixes != [None] else [(one, None) for one in profiles]
-    for one, prefix in named:
+    for one, prefix in zip(profiles, prefixes, strict=True):
         if prefix is not None:
             _put(one, prefix, exports)
         if not as_json:
