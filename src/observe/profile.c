@@ -593,7 +593,7 @@ struct pieces {
     void *context;
 };
 
-enum { WORD_BYTES = HAK_PYTHON_TEXT_BYTES + 64, PIECE_BYTES = WORD_BYTES + 2048 };
+enum { WORD_BYTES = HAK_PYTHON_TEXT_BYTES + 64, PIECE_BYTES = WORD_BYTES + 1024 };
 
 static void flush(struct pieces *pieces) {
     pieces->write(pieces->text.start, pieces->context);
@@ -691,22 +691,27 @@ static void write_counts(struct pieces *pieces, const struct hak_profile_tables 
     }
 }
 
-bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
-    char buffer[PIECE_BYTES];
-    struct pieces pieces = {hak_text_in(buffer, sizeof buffer), write, context};
-    struct hak_profile_tables *known = known_tables();
-    if (known == NULL) return false;
+/* What there is of classes, and when. Its stack is free again when files are looked into. */
+static HAK_COLD void write_head(struct pieces *pieces, struct hak_profile_tables *known) {
     struct live live = count_surely(known);
     if (live.is_sure) raise_most(known, live.bytes);
     if (live.is_sure && live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
-    hak_text_add(&pieces.text,
+    hak_text_add(for_word(pieces),
                  "hakmem heap profile 2\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
                  "%lu\n",
                  hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
                  (unsigned long)(hak_os_clock_ms() - known->began_ms),
                  (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
                  (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
-    write_counts(&pieces, known, &live);
+    write_counts(pieces, known, &live);
+}
+
+bool hak_profile_write_sites(void (*write)(const char *text, void *context), void *context) {
+    char buffer[PIECE_BYTES];
+    struct pieces pieces = {hak_text_in(buffer, sizeof buffer), write, context};
+    struct hak_profile_tables *known = known_tables();
+    if (known == NULL) return false;
+    write_head(&pieces, known);
     hak_text_add(for_word(&pieces), "without_python ");
     hak_python_add_refusal(for_word(&pieces));
     hak_text_add(for_word(&pieces), "\nfigures");

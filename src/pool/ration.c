@@ -39,10 +39,11 @@ static size_t count_to_add(struct hak_heap *heap, uint32_t size_class, size_t ha
     return adds ? want - have : 0;
 }
 
-/* From the slabs into the first slots. */
+/* From the slabs into the first slots: a refill, as where malloc isn't metered. */
 static size_t add_from_slabs(struct hak_heap *heap, uint32_t size_class, void **start, size_t want) {
     uint32_t got = hak_pool_take(heap, size_class, start + want, (uint32_t)want);
     if (got < want) memmove(start, start + (want - got), got * sizeof *start);
+    HAK_COUNT(heap, refills, got != 0);
     HAK_COUNT(heap, refilled_blocks, got);
     return got;
 }
