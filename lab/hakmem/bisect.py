@@ -206,8 +206,8 @@ class Report:
     metric: str
     limit: float  # a commit that is worse than the good one by more than this factor is bad
     lines: list[Line]  # of the commits that were looked at, in the order of history
-    first_bad: str
-    suspects: list[str]
+    first_bad: str | None  # None: the search was interrupted
+    suspects: list[str]  # the first bad one is one of these
 
 
 class Bisection:
@@ -225,6 +225,7 @@ class Bisection:
         self.made, self.case, self.metric = made, case, metric
         self.on_step, self.on_line = on_step, on_line
         self.lines: dict[str, Line] = {}  # by commit
+        self.limit: float | None = None  # None: the bad commit is not judged yet
 
     def run(self, good: str, after: Sequence[str], threshold: float) -> Report:
         """Looks for the commit that made most of the difference, not for the first that made some: bad is what is worse
@@ -235,15 +236,23 @@ class Bisection:
         if last.answer is not Answer.BAD or last.worse_by is None:
             why = last.reason or f"{last.pairs} pairs of runs do not show it to be worse by {threshold:.1%}"
             raise NegativeError(f"nothing to look for: {last.title}: {why}")
-        limit = math.sqrt(last.worse_by.estimate)
+        self.limit = limit = math.sqrt(last.worse_by.estimate)
         found = search(len(after), lambda number: self._judge(after[number], limit).answer)
-        return Report(
-            metric=self.metric or "",
-            limit=limit,
-            lines=[self.lines[commit] for commit in after if commit in self.lines],
-            first_bad=after[found.first_bad],
-            suspects=[after[number] for number in found.suspects],
-        )
+        return self._report(after, after[found.first_bad], [after[number] for number in found.suspects])
+
+    def so_far(self, after: Sequence[str]) -> Report | None:
+        """What an interrupted search of these commits has found. None before the bad one was judged."""
+        if self.limit is None:
+            return None
+        answers = [self.lines[commit].answer if commit in self.lines else None for commit in after]
+        bad = answers.index(Answer.BAD)
+        good = max((number for number in range(bad) if answers[number] is Answer.GOOD), default=-1)
+        return self._report(after, None, list(after[good + 1 : bad + 1]))
+
+    def _report(self, after: Sequence[str], first_bad: str | None, suspects: list[str]) -> Report:
+        assert self.limit is not None
+        lines = [self.lines[commit] for commit in after if commit in self.lines]
+        return Report(self.metric or "", self.limit, lines, first_bad, suspects)
 
     def _judge(self, commit: str, limit: float) -> Line:
         title = subject(self.made.repository, commit)

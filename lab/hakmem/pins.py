@@ -419,8 +419,8 @@ def _notes(of: Pins) -> tuple[str, ...]:
     ]
     if of.unknown_pinned > of.pinned / 2:
         notes.append(
-            "Most is unknown. A program that calls malloc very often is looked at in short windows only;"
-            " with HAKMEM_BACKGROUND=0 (`--set BACKGROUND=0`) it is looked at all the time."
+            "Most is unknown. Blocks from before become fewer as the program frees them; a process that is started with"
+            " HAKMEM_PINS=1 has none, and a smaller interval knows more of the others."
         )
     notes += of.nameless
     if of.lost_samples:

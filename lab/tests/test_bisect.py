@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ import pytest
 from hakmem import bisect, settings
 from hakmem.bisect import Answer, Bisection, SkipError
 from hakmem.commands import bisect as command
-from hakmem.errors import LabError, NegativeError
+from hakmem.errors import InterruptedEarly, LabError, NegativeError
 from hakmem.measure import CommandCase, SameOutput, Sample, Variant
 from hakmem.statistics import Interval
 
@@ -322,6 +323,39 @@ def test_ctrl_c_leaves_nothing_behind(toy: Toy) -> None:
     with pytest.raises(KeyboardInterrupt), bisect.builds(toy.root) as made:
         Bisection(made, Interrupted()).run(start, after, 0.02)
     assert not made.folder.exists()
+    assert toy.worktrees() == 1
+
+
+@pytest.mark.usefixtures("fake_cmake")
+@pytest.mark.parametrize("judged", [0, 1, 2, 3])
+def test_an_interrupted_search_keeps_what_it_has_found(
+    toy: Toy, judged: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    good, *after = (toy.commit(seconds) for seconds in ("1.00", "1.01", "1.02", "1.21", "1.22", "1.23", "1.24"))
+
+    class Interrupted(Timed):
+        def run(self, variant: Variant) -> Sample:
+            assert variant.allocator.library is not None
+            before = set(self.runs)
+            sample = super().run(variant)
+            if len(set(self.runs) - {"1.00"}) > judged and set(self.runs) != before:
+                raise KeyboardInterrupt
+            return sample
+
+    monkeypatch.setattr("hakmem.native.checkout", lambda: toy.root)
+    monkeypatch.setattr("hakmem.ab.cases", lambda what, sanity: [Interrupted()])
+    written = tmp_path / "found.json"
+    with pytest.raises((KeyboardInterrupt, InterruptedEarly)):
+        command.command.main(["--good", good, "--json", str(written), "timed"], standalone_mode=False)
+    said = capsys.readouterr().out
+    if judged == 0:
+        assert "first bad commit" not in said and not written.exists()
+        return
+    found = json.loads(written.read_text())
+    left = {1: after, 2: after[:3], 3: after[1:3]}[judged]
+    assert found["first_bad"] is None and found["suspects"] == left and len(found["lines"]) == judged
+    goes_on = f"one of {len(left)}: `--good {left[0][:10]}~ --bad {left[-1][:10]}` goes on"
+    assert said.splitlines()[-1] == f"first bad commit: {goes_on}"
     assert toy.worktrees() == 1
 
 

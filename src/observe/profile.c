@@ -517,6 +517,14 @@ bool hak_profile_find(const void *block, struct hak_profile_origin *origin) {
 
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
 
+/* While the profile is off nobody counts them. */
+static void count_large_objects(struct hak_profile_tables *known) {
+    struct hak_statistics total;
+    hak_statistics_take(&total);
+    hak_atomic_store(&known->live_large, (int64_t)total.large_blocks, relaxed);
+    hak_atomic_store(&known->live_large_bytes, (int64_t)total.large_bytes, relaxed);
+}
+
 static bool make_tables(void) {
     struct hak_profile_tables *known = known_tables();
     if (known != NULL) return true;
@@ -527,6 +535,8 @@ static bool make_tables(void) {
     made->bytes = bytes;
     made->began_ms = hak_os_clock_ms();
     hak_atomic_store(&made->words_used, 1, relaxed); /* 0 means no site */
+    count_large_objects(made);
+    made->began_bytes = at_least_none(count_live_now(made).bytes);
     /* Release pairs with known_tables. Another thread may have been faster. */
     if (!hak_atomic_cas(&hak_profile_tables, &known, made, release, relaxed)) hak_os_unmap(made, bytes);
     return true;
@@ -551,19 +561,9 @@ void hak_profile_change_large(int64_t count, int64_t bytes) {
     hak_atomic_fetch_add(&known->live_large_bytes, bytes, relaxed);
 }
 
-/* While the profile is off nobody counts them. */
-static void count_large_objects(struct hak_profile_tables *known) {
-    struct hak_statistics total;
-    hak_statistics_take(&total);
-    hak_atomic_store(&known->live_large, (int64_t)total.large_blocks, relaxed);
-    hak_atomic_store(&known->live_large_bytes, (int64_t)total.large_bytes, relaxed);
-}
-
 bool hak_profile_begin(uint64_t interval_bytes) {
-    bool is_first = hak_atomic_load(&hak_profile_tables, relaxed) == NULL;
     if (!make_tables()) return false;
     if (!hak_profile_is_on()) count_large_objects(known_tables());
-    if (is_first) known_tables()->began_bytes = at_least_none(count_live_now(known_tables()).bytes);
     hak_profile_seed_once();
     struct hak_profile_tables *known = known_tables();
     bool in_runs = hak_atomic_load(&hak_profile_in_runs, relaxed);

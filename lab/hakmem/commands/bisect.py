@@ -10,7 +10,7 @@ import click
 
 from hakmem import ab, arguments, comparison, files, native, progress, words
 from hakmem.bisect import EACH, Bisection, Line, Report, builds, commits
-from hakmem.errors import LabError
+from hakmem.errors import InterruptedEarly, LabError
 from hakmem.finite import FiniteRange
 
 
@@ -29,7 +29,7 @@ def command(
     on its library and on the good one's in turns, and takes more runs where the noise hides the answer.
 
     A commit that doesn't build, or that the figures can't tell, is skipped. Exit status 1 when the bad commit is not
-    worse than the good one.
+    worse than the good one. An interrupted search tells what it has found, and how to go on.
     """
     repository = native.checkout()
     if repository is None:
@@ -45,9 +45,18 @@ def command(
         bisection = Bisection(
             made, cases[0], metric=metric, on_step=on_step, on_line=lambda line: _tell(line) if is_told else None
         )
-        report = bisection.run(start, after, threshold / 100)
+        try:
+            report = bisection.run(start, after, threshold / 100)
+        except (KeyboardInterrupt, InterruptedEarly):
+            if found := bisection.so_far(after):
+                _give(found, json_file)
+            raise
+    _give(report, json_file)
+
+
+def _give(report: Report, json_file: Path | None) -> None:
     files.write_json(json_file, _plain(report))
-    if is_told:
+    if not files.takes_output(json_file):
         _print(report)
 
 
@@ -63,6 +72,10 @@ def _print(report: Report) -> None:
         worse_by = words.ratio(line.worse_by) if line.worse_by else line.reason
         table.append([line.title, worse_by, str(line.pairs), line.answer.value])
     print(words.table(["commit", "worse than the good one by", "pairs", ""], table))
+    if report.first_bad is None:
+        first, last = report.suspects[0][:10], report.suspects[-1][:10]
+        print(f"\nfirst bad commit: one of {len(report.suspects)}: `--good {first}~ --bad {last}` goes on")
+        return
     print(f"\nfirst bad commit: {report.first_bad}")
     if len(report.suspects) > 1:
         print(f"commits right before it were skipped: it is one of {', '.join(report.suspects)}")
