@@ -40,11 +40,21 @@ static void setup_recorded(void) {
     record_one();
 }
 
+static void setup_higher(void) {
+    setup();
+    hak_profile_change_large(1, 1 << 20);
+}
+static void look(void) { hak_profile_look(); }
+static void check_noted(void) {
+    model_assert(hak_profile_look().peak_bytes == 1 << 20, "what was found is the peak");
+}
+
 MODEL_HARNESS_DEEP(profile_same_site, setup, check, record_one, record_same);
 MODEL_HARNESS_DEEP(profile_two_sites, setup, check, record_one, record_and_forget);
 MODEL_HARNESS_DEEP(profile_written, setup, check, record_one, write_all);
 /* The block goes from one thread to another, whose sample gets the entry of the first one, if it comes late enough. */
 MODEL_HARNESS(profile_reused_entry, setup_recorded, check, forget_one, record_one);
+MODEL_HARNESS(profile_noted, setup_higher, check_noted, record_one, look);
 MODEL_HARNESS(profile_began, setup_off, check, begin, record_and_forget);
 MODEL_HARNESS(profile_began_twice, setup_off, check, begin, begin);
 MODEL_HARNESS(profile_ended, setup, NULL, end, record_and_forget);
