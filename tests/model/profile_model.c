@@ -45,9 +45,7 @@ static void setup_higher(void) {
     hak_profile_change_large(1, 1 << 20);
 }
 static void look(void) { hak_profile_look(); }
-static void check_noted(void) {
-    model_assert(hak_profile_look().peak_bytes == 1 << 20, "what was found is the peak");
-}
+static void check_noted(void) { model_assert(hak_profile_look().peak_bytes == 1 << 20, "what was found is the peak"); }
 
 MODEL_HARNESS_DEEP(profile_same_site, setup, check, record_one, record_same);
 MODEL_HARNESS_DEEP(profile_two_sites, setup, check, record_one, record_and_forget);
