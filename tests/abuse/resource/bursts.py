@@ -34,6 +34,7 @@ LOCKED_KIB = 16 * 1024  # the kernel brings in all of a new mapping, also what n
 ALONE_KIB = 16 * 1024  # that may stay where no thread of hakmem's can begin
 LAST_SLABS_KIB = 768  # of one burst in one thread: the last slab of each class stays, and a medium one has many pages;
 # a copy only frees what its parent has used
+HOLES_SHARE = 512  # of such a burst above 128 MiB: its last calls don't come to all pages between live blocks
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Row:
                 alone = ALONE_KIB if self.background == "0" else 0
                 locked = LOCKED_KIB if self.place == "locked" else 0
                 is_single = self.threads == 0 and (self.times == 1 and self.kind == "medium" or self.place == "copied")
-                slabs = LAST_SLABS_KIB if is_single else 0
+                holes = self.mib * 1024 / HOLES_SHARE if self.mib > 128 else 0
+                slabs = LAST_SLABS_KIB + holes if is_single else 0
                 most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + locked + slabs
                 found = f"{self}: {resident} KiB resident, {limit} KiB in use, {most:.0f} KiB allowed"
                 if resident <= most:
