@@ -26,6 +26,21 @@ print("hakmem" if re.search(r"/libhakmem\\.so", maps) else "other")
 """
 
 
+PEAK_OF_COMMAND = """
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    (void)argc;
+    struct rusage used;
+    if (fork() == 0) return execvp(argv[1], argv + 1);
+    if (wait4(-1, NULL, 0, &used) < 0) return 1;
+    return printf("%ld\\n", used.ru_maxrss) < 0;
+}
+"""
+
+
 def run(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [*RUN, *(str(word) for word in words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)  # type: ignore[call-overload,no-any-return]
@@ -112,6 +127,13 @@ def test_a_terminal_is_a_terminal_and_a_pipe_is_none() -> None:
     finally:
         os.close(ours)
         os.close(its)
+
+
+def test_who_measures_is_put_behind(tmp_path: Path) -> None:
+    """In front of `hakmem run` it would see the memory of its start."""
+    program = compile_c(tmp_path / "measure", PEAK_OF_COMMAND)
+    behind, before = int(run("--", program, "true").stdout), int(subprocess.check_output([program, *RUN, "true"]))
+    assert behind < 8 << 10 < before  # KiB
 
 
 def test_closed_descriptors_stay_closed() -> None:

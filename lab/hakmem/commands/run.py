@@ -33,6 +33,9 @@ def command(
 
     --repeatable is for benchmarks whose figures flip: addresses and seeds are fixed, hakmem has neither threads nor
     samples, and no clock decides.
+
+    `time` and its like see the start of `hakmem run` itself, too: a tenth of a second, and 25 MB that are the peak of
+    any smaller program. Put `hakmem run` before them: `hakmem run -- time COMMAND`.
     """
     from hakmem import native, takeover
     from hakmem import repeatable as fixed
