@@ -153,7 +153,7 @@ struct hak_statistics {
     uint64_t live_bytes;    /* their usable sizes; in the secure build with what lies behind these */
     uint64_t cached_blocks; /* free blocks in the front caches of threads */
     uint64_t cached_bytes;
-    uint64_t free_bytes;   /* free blocks inside slabs */
+    uint64_t free_bytes;   /* free blocks inside slabs, resident or not */
     uint64_t large_blocks; /* blocks with page runs or mappings of their own; also counted in live_* */
     uint64_t large_bytes;
     uint64_t slabs;              /* slabs that belong to a size class */
