@@ -312,6 +312,91 @@ def test_what_is_free_and_waits_is_no_bloat_of_huge_pages(tmp_path: Path) -> Non
         assert freed.bytes_of("huge-page bloat") < 4 * MIB
 
 
+# ---- What docs/explain.md says to do ---------------------------------------------------------------------------------
+
+# Two threads fill and free: blocks of a page, of which half live on, and whole slabs. Then all trim, or wait.
+FILLED = (
+    STEPS
+    + """
+static pthread_barrier_t barrier;
+static char *blocks[1000], *others[2000];
+static void *work(void *unused) {
+    for (int i = 0; i < 1000; i++) memset(blocks[i] = malloc(4096), 1, 4096);
+    for (int i = 0; i < 2000; i++) memset(others[i] = malloc(1024), 1, 1024);
+    for (int i = 0; i < 1000; i++) if (i % 2) free(blocks[i]);
+    for (int i = 0; i < 2000; i++) free(others[i]);
+    pthread_barrier_wait(&barrier);
+    pause();
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_barrier_wait(&barrier);
+    next("filled");
+    malloc_trim(0);
+    next("trimmed");
+}
+"""
+)
+# One thread that uses again and again what it has freed, and then rests.
+AGAIN = (
+    STEPS
+    + """
+int main(void) {
+    enum { COUNT = 320, BYTES = 100000 };
+    static char *blocks[COUNT];
+    for (int burst = 0; burst < 4; burst++) {
+        for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(BYTES), 1, BYTES);
+        for (int i = 0; i < COUNT; i++) free(blocks[i]);
+        usleep(50000);
+    }
+    for (;;) next("rests");
+}
+"""
+)
+
+
+def advice(cause: str) -> str:
+    """The third column of the page's table."""
+    lines = Path(__file__, "../../../docs/explain.md").resolve().read_text().splitlines()
+    return next(line.split(" | ")[2] for line in lines if line.startswith(f"| {cause} |"))
+
+
+@pytest.mark.parametrize(
+    ("cause", "at_least"),
+    [("free blocks in slabs", 300 * 4096), ("front caches", 16 * 1024), ("empty slabs kept by threads", 1)],
+)
+def test_malloc_trim_gives_back_what_the_page_says(tmp_path: Path, cause: str, at_least: int) -> None:
+    assert "malloc_trim(0)" in advice("front caches" if cause.startswith("empty") else cause)
+    with running(compile_c(tmp_path / "filled", FILLED, "-pthread"), KEEPING) as step:
+        before, after = adds_up(step()).bytes_of(cause), adds_up(step()).bytes_of(cause)
+    assert before >= at_least and after <= before / 10, (before, after)
+
+
+def test_a_thread_of_hakmem_gives_back_what_waits(tmp_path: Path) -> None:
+    assert "HAKMEM_BACKGROUND=1" in advice("awaiting purge")
+    waiting = {}
+    for background in ("0", "1"):
+        with running(compile_c(tmp_path / "again", AGAIN), {**QUIET, "HAKMEM_BACKGROUND": background}) as step:
+            deadline = time.monotonic() + 300
+            waiting[background] = adds_up(step()).bytes_of("awaiting purge")
+            while background == "1" and waiting["1"] > MIB and time.monotonic() < deadline:
+                time.sleep(1)
+                waiting["1"] = adds_up(step()).bytes_of("awaiting purge")
+    assert waiting["0"] > 4 * MIB > MIB >= waiting["1"], waiting
+
+
+def test_settings_that_the_page_names_leave_no_bloat_and_nothing_that_is_freed_lazily(tmp_path: Path) -> None:
+    said = dict(word.strip("`").split("=", 1) for word in advice("huge-page bloat").split() if "=" in word)
+    with running(compile_c(tmp_path / "huge", HUGE), {**QUIET, **said}) as step:
+        assert adds_up(step()).bytes_of("huge-page bloat") == 0
+    assert advice("lazily freed").strip(" |") == "only with `HAKMEM_LAZY_PURGE=1`"
+    with running(compile_c(tmp_path / "lazy", BLOCKS), KEEPING) as step:
+        assert not any([adds_up(step()).bytes_of("lazily freed") for _ in range(5)])
+
+
 def test_without_the_newer_system_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLAIN_WITHOUT_SCAN", "1")
     with running(compile_c(tmp_path / "blocks", BLOCKS)) as step:
