@@ -74,9 +74,11 @@ def state(pid: int) -> str:
 
 
 def memory_map(pid: int) -> str:
-    """The lines of /proc/PID/maps."""
+    """The lines of /proc/PID/maps, or of a thread that is left where the first one has ended."""
     try:
-        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        lines, tasks = "", Path(f"/proc/{pid}/task").glob("*/maps")
+        while not lines and (file := next(tasks, None)):
+            lines = file.read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         lines = ""
     except OSError as error:
@@ -84,6 +86,11 @@ def memory_map(pid: int) -> str:
     if not lines:
         raise AskError(f"{title(pid)} ended before its memory map was read")
     return lines
+
+
+def with_memory_map(dump: str, pid: int) -> str:
+    """A heap profile that the process has dumped, as it writes one itself."""
+    return f"{dump}{memory_map(pid)}end\n"
 
 
 def is_on_hakmem(pid: int) -> bool:
@@ -196,7 +203,7 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
                     before, switches = switches, _switches(pid)
                     sleeps = not waits and len(switches) == 2 and switches == before  # hakmem's thread looks later
                     if not said and not sleeps:
-                        reason = f"{who} has one thread, or wraps malloc"
+                        reason = f"{who} has one thread, or is small, or wraps malloc"
                         say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
                         said = True
                     look_at = time.monotonic() + SOON_S
@@ -211,7 +218,9 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
         raise AskError(f"{who} ended before it answered") from None
     if sleeps:
         raise AskError(f"{who} sleeps, and hakmem has no thread in it to answer: {AT_REST}")
-    raise AskError(f"{who} has one thread, or wraps malloc, and asked for no memory meanwhile: {NONE_UNASKED}")
+    raise AskError(
+        f"{who} has one thread, or is small, or wraps malloc, and asked for no memory meanwhile: {NONE_UNASKED}"
+    )
 
 
 def _switches(pid: int) -> list[str]:

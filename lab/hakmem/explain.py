@@ -123,7 +123,8 @@ def look_at_end(
     *options: str,
 ) -> Plain:
     """Runs a program, and looks at it when it is about to end. Its input and errors are the caller's, and its output,
-    unless that goes to `out`. `to` is told of the helper, which passes on what asks it to end."""
+    unless that goes to `out`. `to` is told of the helper, which passes on what asks it to end. `ended` is what becomes
+    of the program: its exit status, or -signal."""
     ready = dict(environment)
     preload = ready.pop("LD_PRELOAD", "")
     with tempfile.TemporaryDirectory(prefix="hakmem-explain-") as folder:
@@ -148,20 +149,23 @@ def look_after(
     *options: str,
 ) -> Plain:
     """Starts a program, tells `to` of it, looks at it after a while, and lets it go on to its end. That it can't be
-    looked at is said before."""
+    looked at is said before. `ended` is what became of it: its exit status, or -signal."""
     with process.started(words, environment, file, out, partial(_let_read, os.getpid())) as child:
         to(child)
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
+            found = None
             try:
-                return _look_once_begun(child, *options)
+                found = _look_once_begun(child, *options)
             except LabError as error:
                 print(f"hakmem: {error}", file=sys.stderr)
             finally:
-                process.wait_for(child)
-            raise LabError(f"{file.name} has ended, and was not looked at") from None
-    raise LabError(f"{file.name} ended before the {seconds:g} s were over, with {child.returncode}")
+                status = process.wait_for(child)
+            if found is None:
+                raise LabError(f"{file.name} has ended, and was not looked at") from None
+            return {**found, "ended": status}
+    raise LabError(f"{file.name} {process.ending(child.returncode)} before the {seconds:g} s were over")
 
 
 def _look_once_begun(child: subprocess.Popen[bytes], *options: str) -> Plain:

@@ -59,6 +59,8 @@ def _allow(path: Path, rights: int) -> None:
 
 def _file(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
     if value is not None:
+        if value == Path():
+            raise LabError(f"{option.opts[0]} '': expected the name of a file")
         if str(value).startswith("-") and not takes_output(value):
             raise LabError(f"{option.opts[0]} {value}: expected a file, or - for standard output")
         if takes_output(value) and any(isinstance(one, Path) and takes_output(one) for one in context.params.values()):

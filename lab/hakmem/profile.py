@@ -26,6 +26,8 @@ FIRST_LINE = "hakmem heap profile 2"
 RECORDS = ("class", "site", "function", "build_id")  # of these there are many
 WEIGHT_ONE = 1024
 VARIANCE_UNIT = 64**2  # bytes^2
+LEAST_STEP = 16  # from one size of block to the next; of large ones, an eighth,
+LARGEST_APART = 1024  # and above this, sizes up to the double may share blocks of one size
 LEAST_SAMPLES = 4  # of a row: with fewer its error is more than half of it
 
 # A place in a function of Python, as src/observe/profile.h has it (P8): these bits, the function, the line.
@@ -105,6 +107,12 @@ class Figures:
         return math.sqrt(self.total_variance)
 
     @property
+    def temporary_error(self) -> float:
+        """As if temporaries varied as all allocations do."""
+        share = abs(self.temporary_bytes / self.total_bytes) if self.total_bytes else 0
+        return self.total_error * math.sqrt(min(share, 1))
+
+    @property
     def peak_error(self) -> float:
         return math.sqrt(self.peak_variance)
 
@@ -176,19 +184,68 @@ class Site:
 
 @dataclass(frozen=True)
 class Amount:
-    """Blocks, and the bytes that were asked for."""
+    """Blocks, which are counted, and the bytes that were asked for: their mean size is known from samples."""
 
     count: float = 0
     bytes: float = 0
+    variance: float = 0  # of the bytes, at most
+
+    @property
+    def error(self) -> float:
+        """The standard error of the bytes, at most."""
+        return math.sqrt(self.variance)
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.count + other.count, self.bytes + other.bytes)
+        return Amount(self.count + other.count, self.bytes + other.bytes, self.variance + other.variance)
 
     def minus(self, other: Amount) -> Amount:
-        return Amount(self.count - other.count, self.bytes - other.bytes)
+        return Amount(self.count - other.count, self.bytes - other.bytes, self.variance + other.variance)
 
     def times(self, factor: float) -> Amount:
-        return Amount(self.count * factor, self.bytes * factor)
+        return Amount(self.count * factor, self.bytes * factor, self.variance * factor**2)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Samples of one size of block: what was asked for in all, and of what was freed."""
+
+    block_bytes: int
+    chance: float  # of a block, to be sampled
+    weight: int = 0
+    bytes: int = 0
+    freed_weight: int = 0
+    freed_bytes: int = 0
+
+    def minus(self, other: Sizes) -> Sizes:
+        return Sizes(
+            self.block_bytes,
+            self.chance,
+            self.weight - other.weight,
+            self.bytes - other.bytes,
+            self.freed_weight - other.freed_weight,
+            self.freed_bytes - other.freed_bytes,
+        )
+
+    def of_all(self, count: int) -> Amount:
+        return self._amount(count, self.weight, self.bytes)
+
+    def of_freed(self, count: int) -> Amount:
+        return self._amount(count, self.freed_weight, self.freed_bytes)
+
+    def of_live(self, count: int) -> Amount:
+        return self._amount(count, self.weight - self.freed_weight, self.bytes - self.freed_bytes)
+
+    def _amount(self, count: int, weight: int, size: int) -> Amount:
+        """So many blocks. Sizes between a and b whose mean is m vary by (m - a) (b - m) at most (Bhatia and Davis)."""
+        highest = self.block_bytes
+        least = highest // 2 if highest > LARGEST_APART else highest - max(LEAST_STEP, highest // 8)
+        samples = weight / WEIGHT_ONE * self.chance
+        if samples < 0.5:  # none
+            mean, variance = (least + highest) / 2, (highest - least) ** 2 / 12
+        else:
+            mean = size * WEIGHT_ONE / weight
+            variance = max(mean - least, 0) * max(highest - mean, 0) / samples
+        return Amount(count, count * mean, count**2 * variance)
 
 
 @dataclass(frozen=True)
@@ -199,17 +256,21 @@ class Counted:
     total: Amount = Amount()
     live: Amount = Amount()
     peak: Amount = Amount()
+    sizes: Sizes | None = None  # None: bytes are counted, too
 
     def __add__(self, other: Counted) -> Counted:
         return Counted(0, self.total + other.total, self.live + other.live, self.peak + other.peak)
 
-    def minus(self, other: Counted) -> Counted:
-        return Counted(
-            self.block_bytes,
-            self.total.minus(other.total),
-            self.live.minus(other.live),
-            self.peak.minus(other.peak),
-        )
+    def minus(self, other: Counted, shares_samples: bool = False) -> Counted:
+        """What two dumps of one process share is as uncertain in both: the difference is what was allocated and what
+        was freed between them."""
+        total, live = self.total.minus(other.total), self.live.minus(other.live)
+        if shares_samples and self.sizes and other.sizes:
+            between = self.sizes.minus(other.sizes)
+            total = between.of_all(round(total.count))
+            changed = total.minus(between.of_freed(round(total.count - live.count)))
+            live = min(live, changed, key=lambda one: one.variance)
+        return Counted(self.block_bytes, total, live, self.peak.minus(other.peak))
 
 
 @dataclass(frozen=True)
@@ -227,11 +288,32 @@ class Profile:
     strangers: tuple[str, ...] = ()  # modules that are other files here than those that ran
     without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
     is_difference: bool = False
+    identity: str = ""  # another one in each process, but for forked children
+    off_s: float = 0  # for how long it was switched off
+    is_off: bool = False  # when it was written
+    in_runs: bool = False  # samples were taken for `pins`, which takes many in a row
+    is_whole: bool = True
 
     @property
     def began_before(self) -> bool:
         """The program had memory worth a word when the profile was switched on."""
-        return self.began_bytes > self.counted.peak.bytes / 100
+        return not self.is_difference and self.began_bytes > self.counted.peak.bytes / 100
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader has to know of it."""
+        said = []
+        if self.is_off:
+            said.append(
+                "the profile was off when it was written: live is of then, the rest of until it was switched off"
+            )
+        elif self.off_s:
+            said.append(f"the profile was off for {self.off_s:,.1f} s in between: what was allocated then is missing")
+        if self.in_runs:
+            said.append("samples came in runs, as `pins` takes them: errors of functions are larger than they say")
+        if not self.is_whole:
+            said.append("the file is cut off: names may be missing")
+        return said
 
     @property
     def counted(self) -> Counted:
@@ -254,6 +336,8 @@ def read(path: Path) -> Profile:
     """Raises LabError for what is no profile."""
     try:
         data = files.content(path, FIRST_LINE.encode())
+        if data is None and path.is_file() and path.stat().st_size == 0:
+            raise LabError(f"{path}: empty: its process could not write it")
         return parse(data.decode(errors="replace") if data else "", path.name)
     except OSError as error:
         raise LabError(f"{path}: {error.strerror}") from None
@@ -295,6 +379,11 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
         classes=_classes(head, [line.split()[1:] for line in lines[1:end] if line.startswith("class ")]),
         began_bytes=int(head["began_bytes"][0]),
+        identity=" ".join(head.get("identity", [])),
+        off_s=int(head.get("off_ms", ["0"])[0]) / 1000,
+        is_off="is_off" in head,
+        in_runs="had_runs" in head,
+        is_whole=lines[-2:] == ["end", ""],
     )
 
 
@@ -304,24 +393,19 @@ def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) ->
     rise = max(most / noted, 1) if noted > 0 else 1
     large_total, large_memory, large_live, large_peak = map(int, head["large"])
     asked = large_total / large_memory if large_memory else 1  # of what large objects have in pages
-    found = []
+    found, interval = [], max(int(head["interval_bytes"][0]), 1)
     for row in rows:
-        block_bytes, total, live, peak, weight, size, freed_weight, freed_size = map(int, row)
+        block_bytes, total, live, peak, *sums = map(int, row)
         if block_bytes == 0:
-            all_sizes = (large_total, round(large_live * asked), round(large_peak * asked))
-        else:
-            mean = _mean_size(weight, size, block_bytes)
-            of_live = _mean_size(weight - freed_weight, size - freed_size, mean)
-            all_sizes = (round(total * mean), round(live * of_live), round(peak * mean))
-        total_bytes, live_bytes, peak_bytes = all_sizes
-        highest = Amount(peak, peak_bytes).times(rise)
-        found.append(Counted(block_bytes, Amount(total, total_bytes), Amount(live, live_bytes), highest))
+            amounts = Amount(total, large_total), Amount(live, large_live * asked), Amount(peak, large_peak * asked)
+            found.append(Counted(0, amounts[0], amounts[1], amounts[2].times(rise)))
+            continue
+        weight, size, freed_weight, freed_size = sums
+        chance = -math.expm1(-block_bytes / interval)
+        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size)
+        highest = sizes.of_all(peak).times(rise)
+        found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), highest, sizes))
     return tuple(found)
-
-
-def _mean_size(weight: int, size: int, otherwise: float) -> float:
-    """That was asked for, by the samples of a class."""
-    return size * WEIGHT_ONE / weight if weight > 0 else otherwise
 
 
 def _figures(raw: dict[str, int]) -> Figures:
@@ -399,10 +483,12 @@ def _merged(calls: Iterable[Frame], runs: Iterable[list[Frame]]) -> tuple[Frame,
 
 def difference(before: Profile, after: Profile) -> Profile:
     """What `after` has more, site by site; sites are the same when their functions' places in files are."""
+    same = before.process == after.process and before.identity == after.identity != ""
+    if same and after.elapsed_s < before.elapsed_s:
+        raise LabError(f"{after.name} is older than {before.name}: expected --diff BEFORE AFTER")
     sites: dict[tuple[Frame, ...], Figures] = defaultdict(Figures)
     for site in after.sites:
         sites[site.frames] += site.figures
-    same = before.process == after.process
     for site in before.sites:
         sites[site.frames] = sites[site.frames].minus(site.figures, shares_samples=same)
     return Profile(
@@ -413,17 +499,21 @@ def difference(before: Profile, after: Profile) -> Profile:
         before.lost_samples + after.lost_samples,
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         after.program,
-        _less(after.classes, before.classes),
+        _less(after.classes, before.classes, same),
         strangers=tuple(sorted({*before.strangers, *after.strangers})),
         without_python=after.without_python or before.without_python,
         is_difference=True,
+        off_s=after.off_s - before.off_s if same else before.off_s + after.off_s,
+        is_off=before.is_off or after.is_off,
+        in_runs=before.in_runs or after.in_runs,
+        is_whole=before.is_whole and after.is_whole,
     )
 
 
-def _less(after: Iterable[Counted], before: Iterable[Counted]) -> tuple[Counted, ...]:
+def _less(after: Iterable[Counted], before: Iterable[Counted], shares_samples: bool) -> tuple[Counted, ...]:
     found = {one.block_bytes: one for one in after}
     for one in before:
-        found[one.block_bytes] = found.get(one.block_bytes, Counted(one.block_bytes)).minus(one)
+        found[one.block_bytes] = found.get(one.block_bytes, Counted(one.block_bytes)).minus(one, shares_samples)
     return tuple(found[size] for size in sorted(found))
 
 
@@ -457,6 +547,7 @@ def plain(profile: Profile) -> dict[str, object]:
         "elapsed_s": profile.elapsed_s,
         "samples": total.samples,
         "lost_samples": profile.lost_samples,
+        "remarks": profile.remarks,
         "live_when_it_began_bytes": profile.began_bytes,
         "peak_after_s": profile.peak_s,
         "counted": _plain_counts(counted),
@@ -467,7 +558,10 @@ def plain(profile: Profile) -> dict[str, object]:
 
 def _plain_counts(counted: Counted) -> dict[str, dict[str, int]]:
     amounts = {"in_all": counted.total, "live": counted.live, "at_the_peak": counted.peak}
-    return {name: {"blocks": round(one.count), "bytes": round(one.bytes)} for name, one in amounts.items()}
+    return {
+        name: {"blocks": round(one.count), "bytes": round(one.bytes), "bytes_error": round(one.error)}
+        for name, one in amounts.items()
+    }
 
 
 def _plain_row(frame: Frame | None, found: Figures) -> dict[str, object]:

@@ -149,7 +149,7 @@ class Application:
 
     def _heap(self, environment: Environment) -> Answer:
         def look(pid: int) -> Looked:
-            text = ctl.ask(pid, "profile dump", ANSWER_S) + ctl.memory_map(pid)
+            text = ctl.with_memory_map(ctl.ask(pid, "profile dump", ANSWER_S), pid)
             found = profile.parse(text, str(pid), f"/proc/{pid}/root")
             return pprof.rows_of(found), found.interval_bytes, found.elapsed_s, found.nameless
 

@@ -231,7 +231,8 @@ static void write_causes(FILE *out, const struct causes *causes) {
     fprintf(out, "}");
 }
 
-static void explain(pid_t id, FILE *out) {
+/* `ending`: how the process is about to end, as of wait, or NULL. */
+static void explain(pid_t id, const unsigned long *ending, FILE *out) {
     struct process process;
     static struct heap_view view;
     char name[64];
@@ -247,6 +248,10 @@ static void explain(pid_t id, FILE *out) {
             view.version, view.copies, process.resident_bytes, process.page_bytes,
             process.sees_huge_pages ? "true" : "false", view.live_runs_count, view.live_mappings_count,
             view.rounding_most);
+    if (ending != NULL) {
+        int status = (int)*ending;
+        fprintf(out, ",\n \"ended\": %d", WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status));
+    }
     write_causes(out, &view.causes);
     write_classes(out, &view);
     write_heaps(out, &view);
@@ -309,7 +314,9 @@ static bool watch(pid_t child, int failure, const char *result, const char *prog
             if (out == NULL) {
                 process_fail("%s: %s", result, strerror(errno));
             }
-            explain(child, out);
+            unsigned long ending = 0;
+            ptrace(PTRACE_GETEVENTMSG, child, NULL, &ending);
+            explain(child, &ending, out);
             fclose(out);
             explained = true;
         }
@@ -392,6 +399,6 @@ int main(int count, char **arguments) {
     if (id <= 0 || id > INT32_MAX) {
         process_fail("there is no process %s", arguments[1]);
     }
-    explain((pid_t)id, stdout);
+    explain((pid_t)id, NULL, stdout);
     return 0;
 }

@@ -761,7 +761,7 @@ def test_standard_error_is_the_commands(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hakmem", "explain", "--", "sh", "-c", "echo said >&2; sleep 600 & exit 3"]
     with open(tmp_path / "out", "wb") as out, open(tmp_path / "error", "wb") as error:
         assert subprocess.run(command, stdout=out, stderr=error, timeout=300).returncode == 0
-    assert (tmp_path / "error").read_text() == "said\n"
+    assert (tmp_path / "error").read_text() == "said\nhakmem: sh ended with exit status 3\n"
     assert "live blocks" in (tmp_path / "out").read_text()
 
 
@@ -787,9 +787,23 @@ def test_a_command_has_open_what_the_caller_had(closed: str, tmp_path: Path) -> 
     assert b"live blocks" in done.stdout and found[0] == found[1]
 
 
+@pytest.mark.parametrize("command", ["explain", "pins"])
+@pytest.mark.parametrize("options", [(), ("--after", "0.3")])
+@pytest.mark.parametrize(
+    ("script", "became"),
+    [("kill -SEGV $$", "was killed by signal 11"), ("exit 5", "ended with exit status 5"), ("exit 0", "")],
+)
+def test_how_a_command_ended_is_told(command: str, options: tuple[str, ...], script: str, became: str) -> None:
+    wait = "sleep 1; " if options else ""
+    words = [sys.executable, "-m", "hakmem", command, *options, "--json", "-", "--", "sh", "-c", wait + script]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and json.loads(done.stdout)
+    assert (f"hakmem: sh {became}\n" in done.stderr) if became else ("hakmem: sh" not in done.stderr), done.stderr
+
+
 def test_a_command_that_is_killed_is_explained() -> None:
     done = hakmem("--", "sh", "-c", "kill -9 $$")
-    assert (done.returncode, done.stderr) == (0, ""), done
+    assert (done.returncode, done.stderr) == (0, "hakmem: sh was killed by signal 9\n"), done
     assert "on hakmem" in done.stdout
 
 
@@ -889,7 +903,7 @@ def test_a_command_that_takes_long_to_begin_is_looked_at_again(monkeypatch: pyte
     monkeypatch.setattr(process, "wait_for", ends)
     call = (0.0, Path("/bin/sleep"), ["sleep", "5"], {}, None, lambda child: None)
     if most_s:
-        assert explain.look_after(*call) == {"pid": asked[0]} and len(asked) == 4
+        assert explain.look_after(*call)["pid"] == asked[0] and len(asked) == 4
     else:
         with pytest.raises(LabError, match="was not looked at"):
             explain.look_after(*call)
@@ -955,7 +969,7 @@ def test_who_asks_it_to_end_asks_the_command(tmp_path: Path) -> None:
             time.sleep(0.01)
         child.terminate()
         _, error = child.communicate(timeout=600)
-    assert child.returncode == 2 and error.endswith(b"ended before the 100 s were over, with -15\n"), error
+    assert child.returncode == 2 and error.endswith(b"was killed by signal 15 before the 100 s were over\n"), error
     assert not Path(f"/proc/{ready.read_text().strip()}").exists()
 
 
@@ -967,7 +981,7 @@ def test_mistakes_are_one_line() -> None:
         (["9" * 5000], f"there is no process {'9' * 5000}"),
         (["--after", "1", "7"], "--after and --set are for commands"),
         (["--", "no-such-command"], "command not found"),
-        (["--after", "5", "--", "true"], "true ended before the 5 s were over"),
+        (["--after", "5", "--", "true"], "true ended with exit status 0 before the 5 s were over"),
     ):
         done = hakmem(*options)
         assert (done.returncode, done.stdout) == (2, ""), done

@@ -48,6 +48,7 @@ maps
 00010000-00020000 r-xp 00000000 00:00 0  /none/program
 00020000-00030000 r-xp 00001000 00:00 0  /none/libhakmem.so.1
 00040000-00050000 rw-p 00000000 00:00 0
+end
 """
 
 # Two calls of the interpreter's loop, at 0x10101 and 0x10301, of which the inner one runs two functions.
@@ -66,6 +67,7 @@ function 7 Büro.hält\t/srv/a\u2028b.py
 function 8 <module>\t/srv/main.py
 maps
 00010000-00020000 r-xp 00000000 00:00 0  /none/program
+end
 """
 
 SOURCE = """
@@ -471,7 +473,7 @@ def test_a_process_may_have_the_number_of_one_that_wrote_before(tmp_path: Path) 
     """As in each container of an image."""
     (tmp_path / "out.77.prof").write_text("of a former run")
     done = hakmem("-o", "out", "--", *write_as(77, TEXT), cwd=tmp_path)
-    assert done.returncode == 0 and "hakmem: process 77, program: 2.34 KiB in all" in done.stderr, done.stderr
+    assert done.returncode == 0 and "hakmem: process 77, program: 2.38 KiB in all" in done.stderr, done.stderr
     assert (tmp_path / "out.77.html").is_file() and (tmp_path / "out.77.prof").read_text() == TEXT
 
 

@@ -4,6 +4,7 @@ within 2 %, and what functions have within the errors that are told."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from compiled import compile_c
 from hakmem import native, servers
 
 HERE = Path(__file__).parent
+MIB = 1 << 20
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 COMMON = """
@@ -188,7 +190,11 @@ def told(folder: Path, words: Sequence[object], **options: object) -> list[dict[
 
 
 def read(path: Path) -> dict[str, object]:
-    words = [sys.executable, "-m", "hakmem", "profile", "--read", str(path), "--json"]
+    return said("--read", path)
+
+
+def said(*options: object) -> dict[str, object]:
+    words = [sys.executable, "-m", "hakmem", "profile", "--json", *(str(option) for option in options)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
@@ -285,12 +291,140 @@ def test_sqlite(tmp_path: Path, counting: Path) -> None:
     expect(profile, truth, shares=0.03)  # it asks how much a block has room for
 
 
+def linked(output: Path, source: str) -> Path:
+    """A program that calls the profile's own functions."""
+    include, library = HERE.parents[1] / "include", native.library()
+    source = f"#include <hakmem/hakmem.h>\n{COMMON}{source}"
+    return compile_c(output, source, "-pthread", f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}")
+
+
+WORDS = """
+static char *words[1000000];
+SITE char *word(size_t n) { return memset(malloc(n), 1, n); }
+int main(int count, char **arguments) {
+    (void)count;
+    if (hak_profile_start(512 << 10) != 0) return 2;
+    for (int i = 0; i < 1000000; i++) words[i] = word(2 + i % 15);
+    if (hak_profile_save(arguments[1]) != 0) return 3;
+    for (int i = 0; i < 1000000; i++) {
+        free(words[i]);
+        words[i] = word(2 + i % 15);
+    }
+    return hak_profile_save(arguments[2]) != 0;
+}
+"""
+
+
+def test_bytes_of_blocks_of_many_sizes_are_within_the_error_that_is_told(tmp_path: Path) -> None:
+    """A million words of 2 to 16 bytes have some 30 samples: blocks are counted, their mean size is not."""
+    program = linked(tmp_path / "program", WORDS)
+    first, second = tmp_path / "first.prof", tmp_path / "second.prof"
+    truth = sum(2 + i % 15 for i in range(1000000))
+    for _ in range(5):
+        subprocess.run([program, first, second], check=True)
+        live, change = (counted(one, "live") for one in (read(first), said("--diff", first, second)))
+        assert live["blocks"] == pytest.approx(1000000, abs=200) and abs(change["blocks"]) < 200
+        assert abs(live["bytes"] - truth) <= 4 * live["bytes_error"] < truth
+        assert abs(change["bytes"]) <= 4 * change["bytes_error"]
+
+
+def test_profiles_of_two_processes_with_one_number_share_no_samples(tmp_path: Path) -> None:
+    """As in containers. Their difference is as uncertain as both; the second dump of one process is not."""
+    program = linked(tmp_path / "program", WORDS)
+    names = [tmp_path / f"{name}.prof" for name in "abcd"]
+    for first, second in (names[:2], names[2:]):
+        subprocess.run([program, first, second], check=True)
+        for path in (first, second):
+            lines = path.read_text().splitlines(keepends=True)
+            path.write_text("".join("process 1\n" if line.startswith("process ") else line for line in lines))
+    of_two, of_one = (said("--diff", names[0], other) for other in (names[2], names[0]))
+    assert of_two["functions"][0]["total_error"] > 0.1 * 9e6  # type: ignore[index]
+    assert counted(of_two, "live")["bytes_error"] > 0.03 * 9e6 and counted(of_one, "live")["bytes_error"] == 0
+    words = [sys.executable, "-m", "hakmem", "profile", "--diff", names[1], names[0]]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2 and "a.prof is older than b.prof: expected --diff BEFORE AFTER" in done.stderr
+
+
+def test_switched_off(tmp_path: Path) -> None:
+    """What is live is that of now; what was allocated meanwhile is missing, and a line says so."""
+    source = """
+SITE char *small(size_t n) { return touch(malloc(n), n); }
+int main(int count, char **paths) {
+    static char *large[150], *blocks[40000];
+    (void)count;
+    if (hak_profile_start(512 << 10) != 0) return 2;
+    for (int i = 0; i < 50; i++) large[i] = malloc(1 << 20);
+    for (int i = 0; i < 10000; i++) blocks[i] = small(1000);
+    hak_profile_stop();
+    for (int i = 0; i < 30; i++) free(large[i]);
+    for (int i = 50; i < 150; i++) large[i] = malloc(1 << 20);
+    for (int i = 10000; i < 40000; i++) blocks[i] = small(1000);
+    if (hak_profile_save(paths[1]) != 0) return 3;
+    for (int i = 50; i < 150; i++) free(large[i]);
+    if (hak_profile_start(512 << 10) != 0) return 2;
+    free(small(1000));
+    return hak_profile_save(paths[2]) != 0;
+}
+"""
+    off, again = tmp_path / "off.prof", tmp_path / "again.prof"
+    subprocess.run([linked(tmp_path / "program", source), off, again], check=True)
+    found = read(off)
+    assert counted(found, "live")["blocks"] == pytest.approx(40120, rel=0.005)
+    assert counted(found, "live")["bytes"] == pytest.approx(120 * MIB + 40e6, rel=0.01)
+    assert counted(found, "at_the_peak")["bytes"] >= counted(found, "live")["bytes"] * 0.99
+    assert counted(found, "in_all")["blocks"] == pytest.approx(10050, rel=0.005)
+    assert found["remarks"] == [
+        "the profile was off when it was written: live is of then, the rest of until it was switched off"
+    ]
+    found = read(again)
+    assert counted(found, "live")["bytes"] == pytest.approx(20 * MIB + 40e6, rel=0.01)
+    (remark,) = found["remarks"]  # type: ignore[misc]
+    assert re.fullmatch(r"the profile was off for [\d.]+ s in between: what was allocated then is missing", remark)
+
+
+def test_a_program_whose_first_thread_has_ended(tmp_path: Path) -> None:
+    """The process has its names still."""
+    source = """
+SITE char *late(size_t n) { return touch(malloc(n), n); }
+static void *work(void *path) {
+    char state[256] = "";
+    while (strstr(state, ") Z ") == NULL) {
+        FILE *file = fopen("/proc/self/stat", "r");
+        if (file == NULL || fgets(state, sizeof state, file) == NULL || fclose(file) != 0) _exit(2);
+    }
+    for (int i = 0; i < 20000; i++) late(1000);
+    _exit(hak_profile_save(path));
+}
+int main(int count, char **paths) {
+    (void)count;
+    pthread_t thread;
+    if (hak_profile_start(64 << 10) != 0 || pthread_create(&thread, NULL, work, paths[1]) != 0) return 2;
+    pthread_exit(NULL);
+}
+"""
+    program, path = linked(tmp_path / "program", source), tmp_path / "late.prof"
+    subprocess.run([program, path], check=True)
+    found = read(path)
+    assert found["program"] == "program" and found["remarks"] == []
+    expect_function(found, "late", "live", 20e6)
+
+
+def test_a_file_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    program, path = linked(tmp_path / "program", WORDS), tmp_path / "first.prof"
+    subprocess.run([program, path, path], check=True)
+    assert read(path)["remarks"] == []
+    text = path.read_text()
+    path.write_text(text[: text.index("\nmaps\n") + 200])
+    assert read(path)["remarks"] == ["the file is cut off: names may be missing"]
+    path.write_text("")
+    words = [sys.executable, "-m", "hakmem", "profile", "--read", path]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"hakmem: {path}: empty: its process could not write it\n")
+
+
 def test_switched_on_late(tmp_path: Path) -> None:
     """What was live before is told apart: it has no function."""
-    source = (
-        COMMON
-        + """
-#include <hakmem/hakmem.h>
+    source = """
 SITE char *early(size_t n) { return touch(malloc(n), n); }
 SITE char *late(size_t n) { return touch(malloc(n), n); }
 int main(int count, char **words) {
@@ -301,11 +435,7 @@ int main(int count, char **words) {
     return hak_profile_save(words[1]) != 0;
 }
 """
-    )
-    include = HERE.parents[1] / "include"
-    library = native.library()
-    program = compile_c(tmp_path / "program", source, f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}")
-    subprocess.run([program, tmp_path / "late.prof"], check=True)
+    subprocess.run([linked(tmp_path / "program", source), tmp_path / "late.prof"], check=True)
     profile = read(tmp_path / "late.prof")
     assert counted(profile, "in_all")["blocks"] == pytest.approx(50000, rel=0.001)
     assert counted(profile, "live")["blocks"] == pytest.approx(150000, rel=0.001)

@@ -163,10 +163,20 @@ static HAK_COLD void refuse(const char *expected, const char *what, struct hak_a
     hak_text_add(&answer->text, "error: expected %s%s%s\n", expected, what[0] == '\0' ? "" : ", not ", what);
 }
 
+/* One of the two takes samples at a time. True while it is the other one, which is told. */
+static HAK_COLD bool other_is_on(bool in_runs, struct hak_answer *answer) {
+    if (!hak_profile_is_on() || hak_atomic_load(&hak_profile_in_runs, relaxed) == in_runs) return false;
+    hak_text_add(&answer->text, "error: %s; `%s off` ends that\n",
+                 in_runs ? "the heap profile is on, and takes the samples" : "pins are on, and take the samples",
+                 in_runs ? "profile" : "pins");
+    return true;
+}
+
 static HAK_COLD void steer_pins(const char *what, struct hak_answer *answer) {
     if (after_on(what) != NULL) {
-        start_profile(after_on(what), true, answer);
+        if (!other_is_on(true, answer)) start_profile(after_on(what), true, answer);
     } else if (strcmp(what, "off") == 0) {
+        if (other_is_on(true, answer)) return;
         hak_meter_stop();
         say_ok(answer);
     } else {
@@ -176,8 +186,9 @@ static HAK_COLD void steer_pins(const char *what, struct hak_answer *answer) {
 
 static HAK_COLD void steer_profile(const char *what, struct hak_answer *answer) {
     if (after_on(what) != NULL) {
-        start_profile(after_on(what), false, answer);
+        if (!other_is_on(false, answer)) start_profile(after_on(what), false, answer);
     } else if (strcmp(what, "off") == 0) {
+        if (other_is_on(false, answer)) return;
         hak_meter_stop();
         say_ok(answer);
     } else if (strcmp(what, "dump") != 0) {

@@ -534,6 +534,7 @@ static bool make_tables(void) {
     if (made == NULL) return false;
     made->bytes = bytes;
     made->began_ms = hak_os_clock_ms();
+    made->identity = hak_os_clock_ns() ^ (uintptr_t)made;
     hak_atomic_store(&made->words_used, 1, relaxed); /* 0 means no site */
     count_large_objects(made);
     made->began_bytes = at_least_none(count_live_now(made).bytes);
@@ -556,7 +557,7 @@ void hak_profile_count_large(uint64_t size, uint64_t bytes) {
 
 void hak_profile_change_large(int64_t count, int64_t bytes) {
     struct hak_profile_tables *known = known_tables();
-    if (known == NULL) return;
+    if (known == NULL || !hak_profile_is_on()) return;
     hak_atomic_fetch_add(&known->live_large, count, relaxed);
     hak_atomic_fetch_add(&known->live_large_bytes, bytes, relaxed);
 }
@@ -571,15 +572,20 @@ bool hak_profile_begin(uint64_t interval_bytes) {
     if (!in_runs) hak_atomic_store(&known->runs_since_ms, 0, relaxed);
     else if (hak_atomic_load(&known->runs_since_ms, relaxed) == 0)
         hak_atomic_store(&known->runs_since_ms, hak_os_clock_ms(), relaxed);
+    uint64_t ended_ms = hak_atomic_exchange(&known->ended_ms, 0, relaxed);
+    if (ended_ms != 0) add(&known->off_ms, hak_os_clock_ms() - ended_ms);
     hak_atomic_store(&known->interval_bytes, interval_bytes, relaxed);
+    hak_atomic_store(&known->last_interval_bytes, interval_bytes, relaxed);
     hak_atomic_store(&hak_profile_interval, interval_bytes, relaxed);
     return true;
 }
 
 void hak_profile_end(void) {
     struct hak_profile_tables *known = known_tables();
-    hak_atomic_store(&hak_profile_interval, 0, relaxed);
-    if (known != NULL) hak_atomic_store(&known->interval_bytes, 0, relaxed);
+    bool was_on = hak_atomic_exchange(&hak_profile_interval, 0, relaxed) != 0;
+    if (known == NULL) return;
+    hak_atomic_store(&known->interval_bytes, 0, relaxed);
+    if (was_on) hak_atomic_store(&known->ended_ms, hak_os_clock_ms(), relaxed);
 }
 
 /* ---- Writing it -------------------------------------------------------------------------------------------------- */
@@ -653,7 +659,7 @@ static bool write_build_id(const struct hak_os_mapping *mapping, void *context) 
 }
 
 static void write_build_ids(struct pieces *pieces) {
-    struct build_ids ids = {hak_os_open_file("/proc/self/mem"), pieces};
+    struct build_ids ids = {hak_os_open_own("mem"), pieces};
     if (ids.memory < 0) return;
     hak_os_for_each_mapping(write_build_id, &ids);
     hak_os_close(ids.memory);
@@ -693,16 +699,21 @@ static void write_counts(struct pieces *pieces, const struct hak_profile_tables 
 
 /* What there is of classes, and when. Its stack is free again when files are looked into. */
 static HAK_COLD void write_head(struct pieces *pieces, struct hak_profile_tables *known) {
+    uint64_t now_ms = hak_os_clock_ms(), ended_ms = hak_atomic_load(&known->ended_ms, relaxed);
+    if (ended_ms != 0) count_large_objects(known);
     struct live live = count_surely(known);
     if (live.is_sure) raise_most(known, live.bytes);
     if (live.is_sure && live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
     hak_text_add(for_word(pieces),
-                 "hakmem heap profile 2\nprocess %d\ninterval_bytes %lu\nelapsed_ms %lu\nlost_samples %lu\npeak_ms "
-                 "%lu\n",
-                 hak_os_process_id(), (unsigned long)hak_atomic_load(&hak_profile_interval, relaxed),
-                 (unsigned long)(hak_os_clock_ms() - known->began_ms),
+                 "hakmem heap profile 2\nprocess %d\nidentity %lx\ninterval_bytes %lu\nelapsed_ms %lu\noff_ms %lu\n"
+                 "lost_samples %lu\npeak_ms %lu\n%s%s",
+                 hak_os_process_id(), (unsigned long)known->identity,
+                 (unsigned long)hak_atomic_load(&known->last_interval_bytes, relaxed),
+                 (unsigned long)(now_ms - known->began_ms),
+                 (unsigned long)(hak_atomic_load(&known->off_ms, relaxed) + (ended_ms != 0 ? now_ms - ended_ms : 0)),
                  (unsigned long)hak_atomic_load(&known->lost_samples, relaxed),
-                 (unsigned long)hak_atomic_load(&known->peak_ms, relaxed));
+                 (unsigned long)hak_atomic_load(&known->peak_ms, relaxed), ended_ms != 0 ? "is_off\n" : "",
+                 hak_atomic_load(&known->had_runs, relaxed) ? "had_runs\n" : "");
     write_counts(pieces, known, &live);
 }
 
@@ -740,6 +751,7 @@ static void write_to_file(const char *text, void *context) {
 int hak_profile_write(int descriptor) {
     struct profile_file file = {descriptor, true};
     if (!hak_profile_write_sites(write_to_file, &file)) return ENODATA;
-    bool has_maps = file.is_whole && hak_os_copy_file("/proc/self/maps", descriptor);
-    return has_maps ? 0 : EIO;
+    if (!file.is_whole || !hak_os_copy_file(hak_os_open_own("maps"), descriptor)) return EIO;
+    write_to_file("end\n", &file);
+    return file.is_whole ? 0 : EIO;
 }

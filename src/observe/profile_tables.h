@@ -106,10 +106,13 @@ struct hak_profile_tables {
     uint64_t began_bytes;                             /* live when the profile was first switched on */
     HAK_ATOMIC(uint32_t) noting; /* process that notes it; 0, or one that forked meanwhile: nobody does */
     uint64_t began_ms;
-    HAK_ATOMIC(uint64_t) interval_bytes;    /* as of hak_profile_begin; 0 while it is off */
-    HAK_ATOMIC(bool) had_runs;              /* samples in runs may be in their slots */
-    HAK_ATOMIC(uint64_t) runs_since_ms;     /* samples have come in runs since then (P6); 0: they don't */
-    uint64_t words[HAK_PROFILE_SITE_WORDS]; /* sites, one after the other */
+    uint64_t identity;                   /* another one in each process that has made tables; a child has it, too */
+    HAK_ATOMIC(uint64_t) interval_bytes; /* as of hak_profile_begin; 0 while it is off */
+    HAK_ATOMIC(uint64_t) last_interval_bytes; /* the same, also then */
+    HAK_ATOMIC(uint64_t) off_ms, ended_ms;    /* for how long it was off in between; and off since when, or 0 */
+    HAK_ATOMIC(bool) had_runs;                /* samples in runs may be in their slots */
+    HAK_ATOMIC(uint64_t) runs_since_ms;       /* samples have come in runs since then (P6); 0: they don't */
+    uint64_t words[HAK_PROFILE_SITE_WORDS];   /* sites, one after the other */
 };
 
 #endif

@@ -91,7 +91,7 @@ bool hak_os_for_each_mapping(bool (*visit)(const struct hak_os_mapping *mapping,
     struct line_reader reader;
     reader.length = 0;
     reader.skipping = false;
-    reader.descriptor = hak_os_open_file("/proc/self/maps");
+    reader.descriptor = hak_os_open_own("maps");
     if (reader.descriptor >= 0) {
         size_t got;
         while ((got = read_more(&reader)) > 0) {

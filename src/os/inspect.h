@@ -9,7 +9,7 @@
 
 #include "base/platform.h"
 
-/* A line of /proc/self/maps. */
+/* A line of /proc/thread-self/maps. */
 struct hak_os_mapping {
     uintptr_t start, end;
     uint64_t offset; /* of `start` in the file */
@@ -30,7 +30,7 @@ bool hak_os_read_memory(uintptr_t from, void *to, size_t bytes);
 bool hak_os_peek_memory(uintptr_t from, void *to, size_t bytes);
 
 /* The build id of the ELF file that is mapped with its header from `start` on, as its linker wrote it, up to `capacity`
- * bytes; returns how many, 0: there is none. `memory` is /proc/self/mem. */
+ * bytes; returns how many, 0: there is none. `memory` is /proc/thread-self/mem. */
 HAK_COLD size_t hak_os_build_id_at(int memory, uintptr_t start, unsigned char *id, size_t capacity);
 
 /* What a thread of this process is called; empty when that can't be told. */

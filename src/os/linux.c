@@ -969,6 +969,20 @@ int hak_os_open_file(const char *path) {
     return (int)HAK_SYSTEM_CALL(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
+int hak_os_open_own(const char *name) {
+    enum { PATH_BYTES = 64 };
+    char path_bytes[PATH_BYTES];
+    static const char *const folders[] = {"/proc/thread-self", "/proc/self"};
+    int descriptor = -1, saved_errno = errno;
+    for (uint32_t i = 0; i < 2 && descriptor < 0; i++) {
+        struct hak_text path = hak_text_in(path_bytes, sizeof path_bytes);
+        hak_text_add(&path, "%s/%s", folders[i], name);
+        descriptor = hak_os_open_file(path.start);
+    }
+    errno = saved_errno;
+    return descriptor;
+}
+
 int hak_os_open_regular_file(const char *path, size_t most_bytes, bool is_own, const char **problem) {
     struct stat file;
     int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
@@ -994,9 +1008,9 @@ size_t hak_os_read(int descriptor, void *buffer, size_t bytes) {
     return length < 0 ? 0 : (size_t)length;
 }
 
-bool hak_os_copy_file(const char *path, int to) {
+bool hak_os_copy_file(int from, int to) {
     char part[4096];
-    int saved_errno = errno, from = hak_os_open_file(path);
+    int saved_errno = errno;
     size_t length;
     bool written = true;
     while (from >= 0 && written && (length = hak_os_read(from, part, sizeof part)) > 0)

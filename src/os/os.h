@@ -204,8 +204,9 @@ bool hak_os_write_quietly(int descriptor, const char *text, size_t length);
  * where it would have to wait, or the program has closed what was kept; of a long one the beginning. */
 void hak_os_write_line(const char *text, size_t length);
 
-/* Writes what `path` has, as far as it can be read, to a file descriptor. */
-bool hak_os_copy_file(const char *path, int descriptor);
+/* Writes what the first descriptor has from here on, as far as it can be read, to the second, and closes the first,
+ * which may be -1: it has nothing. */
+bool hak_os_copy_file(int from, int to);
 
 /* Opens `path` for writing, emptied, closed on exec; waits for nobody: a named pipe must have a reader. Returns a
  * descriptor, or -1. */
@@ -218,9 +219,13 @@ bool hak_os_replace_file(const char *path, const char *text, size_t length);
 /* Opens `path` for reading, closed on exec. Returns a descriptor, or -1. */
 int hak_os_open_file(const char *path);
 
-/* The same of a regular file of 1 to `most_bytes` bytes, with `is_own` of one that belongs to root or to the user whose
- * process this is; waits for nobody. -1 for any other: `problem` says why, and is NULL where there is none, or none
- * that the caller can reach; errno tells these apart. */
+/* Opens a file of the process's own in /proc, such as maps, as above: the calling thread's, which is there also when
+ * the first thread has ended. Leaves errno. */
+int hak_os_open_own(const char *name);
+
+/* Opens a regular file as above, of 1 to `most_bytes` bytes, with `is_own` of one that belongs to root or to the user
+ * whose process this is; waits for nobody. -1 for any other: `problem` says why, and is NULL where there is none, or
+ * none that the caller can reach; errno tells these apart. */
 int hak_os_open_regular_file(const char *path, size_t most_bytes, bool is_own, const char **problem);
 
 /* Reads up to `bytes`; returns how many, 0 at the end of the file and when it can't be read. */

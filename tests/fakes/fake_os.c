@@ -504,6 +504,15 @@ int hak_os_open_file(const char *path) {
     return errno = fake_os.absence != 0 ? fake_os.absence : ENOENT, -1;
 }
 
+int hak_os_open_own(const char *name) {
+    char path[64];
+    int saved_errno = errno;
+    snprintf(path, sizeof path, "/proc/thread-self/%s", name);
+    int descriptor = hak_os_open_file(path);
+    errno = saved_errno;
+    return descriptor;
+}
+
 int hak_os_open_regular_file(const char *path, size_t most_bytes, bool is_own, const char **problem) {
     (void)is_own;
     *problem = NULL;
@@ -548,9 +557,11 @@ bool hak_os_write_quietly(int descriptor, const char *text, size_t length) {
 void hak_os_write_line(const char *text, size_t length) { hak_os_write(STDERR_FILENO, text, length); }
 bool hak_os_may_replace(const char *path) { return (void)path, !fake_os.refuses_files; }
 bool hak_os_is_privileged(void) { return fake_os.is_privileged || getenv("FAKE_OS_PRIVILEGED") != NULL; }
-bool hak_os_copy_file(const char *path, int descriptor) {
-    hak_os_write(descriptor, path, strlen(path));
-    hak_os_write(descriptor, "\n", 1);
+bool hak_os_copy_file(int from, int to) {
+    if (from < 0) return true;
+    const char *text = opened_of(from)->rest;
+    hak_os_write(to, text, strlen(text));
+    hak_os_close(from);
     return true;
 }
 

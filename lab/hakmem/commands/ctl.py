@@ -59,5 +59,5 @@ def command(timeout_s: float | None, pid: int, words: tuple[str, ...]) -> None:
         raise click.UsageError("a request is made of plain words")
     answer = ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True))
     if words == ("profile", "dump"):  # complete before any of it is shown, which takes as long as its reader
-        answer += ctl.memory_map(pid)
+        answer = ctl.with_memory_map(answer, pid)
     sys.stdout.write(foreign.lines(answer))

@@ -29,7 +29,8 @@ def command(
     """Splits the resident memory of a process on hakmem into causes that add up.
 
     A running process is only read, not stopped; a command is run on hakmem and explained at its end, or after a while.
-    What it writes goes to standard error where JSON or markdown takes standard output.
+    What it writes goes to standard error where JSON or markdown takes standard output. That it failed, or which signal
+    has killed it, is told; the exit status is 0 once it is explained.
     """
     import datetime
     import json
@@ -89,13 +90,16 @@ def look_at_command(
     del ready["ALLOCATOR_REQUIRED"]  # of this process, which doesn't become the command
     with process.undisturbed() as came, process.passed_on(came) as to:
         if seconds is not None:
-            return explain.look_after(seconds, file, words, ready, out, to, *options)
-        try:
-            found = explain.look_at_end(file, words, ready, out, to, *options)
-        except LabError:
-            if came:
-                raise InterruptedEarly(f"interrupted before {words[0]} could be explained") from None
-            raise
-    if came:
+            found = explain.look_after(seconds, file, words, ready, out, to, *options)
+        else:
+            try:
+                found = explain.look_at_end(file, words, ready, out, to, *options)
+            except LabError:
+                if came:
+                    raise InterruptedEarly(f"interrupted before {words[0]} could be explained") from None
+                raise
+    if found["ended"] != 0:
+        print(f"hakmem: {words[0]} {process.ending(found['ended'])}", file=sys.stderr)
+    if came and seconds is None:
         print(f"hakmem: interrupted: {words[0]} is explained as far as it came", file=sys.stderr)
     return found

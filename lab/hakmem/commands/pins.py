@@ -36,7 +36,8 @@ def command(
     A page stays as long as a block on it is in use. How much memory is pinned that way is known of every process on
     hakmem; by whom, of one that is sampled: a command that this runs is, and another process since `hakmem ctl PID pins
     on`. A running process is only read, not stopped; a command is looked at when it ends, or after a while. What it
-    writes goes to standard error where JSON or markdown takes standard output.
+    writes goes to standard error where JSON or markdown takes standard output. That it failed is told, as by `hakmem
+    explain`.
 
     TRACE is what `hakmem record` has written of such a run: a model of hakmem makes its calls with blocks in other
     places, which takes a minute or so for a million calls.

@@ -54,8 +54,8 @@ def command(
     With --read or --diff it runs nothing, and prints the table to standard output; files it writes only with -o. Ctrl-C
     is for the command to decide on; where it ends by it, the profile until then is written.
 
-    Allocations, what is live, and the peak are counted. What functions have is an estimate from samples: its standard
-    error stands behind it, in percent.
+    Allocations, what is live, and the peak are counted, in blocks; bytes follow from the mean size of samples. What
+    functions have is an estimate from samples. Standard errors stand behind, in percent, from half a percent on.
 
     Exit status: the command's own, 128 + N when signal N killed it; 2 when there is no profile.
     """
@@ -251,14 +251,14 @@ def _put(profile: Profile, prefix: str, wanted: Sequence[str]) -> None:
 
 def text(profile: Profile) -> str:
     from hakmem.profile import by_function, with_samples
-    from hakmem.report.flame import estimate, said, signed, when
+    from hakmem.report.flame import estimate, said, said_of_temporaries, signed, when
     from hakmem.words import amount, table
 
     counted, total = profile.counted, profile.total
     lines = [
         f"{profile.name}, {profile.program}: live {said(counted.live)},"
         f" at the peak {said(counted.peak)}{when(profile)}, in all {said(counted.total)}",
-        f"temporary, by estimate: {signed(total.temporary_bytes)} in {total.temporary_count:,.0f} blocks;"
+        f"temporary, by estimate: {said_of_temporaries(total)};"
         f" {total.samples:,} samples, one in {amount(profile.interval_bytes, 'B')}",
     ]
     if profile.began_before:
@@ -268,7 +268,7 @@ def text(profile: Profile) -> str:
     if profile.lost_samples:
         lost = f"{profile.lost_samples:,} samples were lost"
         lines.append(f"{lost}, what functions have is too small: a larger --interval is needed")
-    lines += profile.nameless
+    lines += [*profile.remarks, *profile.nameless]
     kept, noise = with_samples(by_function(profile))
     rows = [
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hakmem.profile import Amount, Figures, Profile, by_function
+from hakmem.profile import LEAST_SAMPLES, Amount, Figures, Profile, by_function
 from hakmem.report import page
 from hakmem.words import amount, figures
 
@@ -65,19 +65,26 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
         ("at the peak", f"{said(counted.peak)}{when(profile)}"),
         ("in all", said(counted.total)),
         *([("live before it began", amount(profile.began_bytes, "B"))] if profile.began_before else []),
-        ("temporary", f"{signed(total.temporary_bytes)} in {total.temporary_count:,.0f} blocks, by estimate"),
+        ("temporary, by estimate", said_of_temporaries(total)),
         (
             "samples",
             f"{total.samples:,} ({total.live_samples:,} live), one every {amount(profile.interval_bytes, 'B')}",
         ),
         ("time", amount(profile.elapsed_s, "s") if profile.elapsed_s > 0 else "-"),
         *([("lost samples", f"{lost:,}: what functions have is too small")] if lost else []),
+        *(("remark", line) for line in profile.remarks),
         *(("names", line) for line in profile.nameless),
     ]
 
 
 def said(of: Amount) -> str:
-    return f"{signed(of.bytes)} in {of.count:,.0f} blocks"
+    return f"{estimate(of.bytes, of.error)} in {of.count:,.0f} blocks"
+
+
+def said_of_temporaries(total: Figures) -> str:
+    if total.samples < LEAST_SAMPLES:
+        return "too few samples to tell"
+    return f"{estimate(total.temporary_bytes, total.temporary_error)} in {total.temporary_count:,.0f} blocks"
 
 
 def when(profile: Profile) -> str:

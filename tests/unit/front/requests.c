@@ -182,10 +182,20 @@ static void pins(void **state) {
     (void)state;
     assert_string_equal(ask("pins on 1K"), "ok\none run of samples per 1024 bytes\nend\n");
     assert_true(hak_profile_is_on() && hak_profile_runs_of(16).are_on);
+    static const char pins_are_on[] = "error: pins are on, and take the samples; `pins off` ends that\nend\n";
+    assert_string_equal(ask("profile on"), pins_are_on);
+    assert_string_equal(ask("profile off"), pins_are_on);
+    assert_true(hak_profile_is_on() && hak_profile_runs_of(16).are_on);
+    assert_string_equal(ask("pins on 2K"), "ok\none run of samples per 2048 bytes\nend\n");
     assert_string_equal(ask("pins off"), "ok\nend\n");
     assert_false(hak_profile_is_on());
     assert_string_equal(ask("profile on 1K"), "ok\none sample per 1024 bytes\nend\n");
     assert_false(hak_profile_runs_of(16).are_on);
+    static const char profile_is_on[] =
+        "error: the heap profile is on, and takes the samples; `profile off` ends that\nend\n";
+    assert_string_equal(ask("pins on"), profile_is_on);
+    assert_string_equal(ask("pins off"), profile_is_on);
+    assert_true(hak_profile_is_on() && !hak_profile_runs_of(16).are_on);
     hak_meter_stop();
 }
 
