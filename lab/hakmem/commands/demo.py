@@ -80,9 +80,7 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     record = ledger.from_measurement(done, "demo", start=start, warmup=warmup)
     metrics = {} if check else METRICS if is_short else ALL_METRICS
     try:
-        status = _show(done, record, metrics, said)
-        if without:
-            print(f"FAILED: {resting.NAME}: {without}", file=sys.stderr)
+        status = _show(done, record, metrics, said, without)
     except BrokenPipeError:  # who interrupts may have ended the reader, too
         if not done.interrupted:
             raise
@@ -90,11 +88,12 @@ def command(every: bool, only: tuple[str, ...], rounds: int, json_file: Path | N
     finally:
         if json_file:
             files.write(json_file, ledger.dump(record))
-    return status or (1 if without else 0)
+    return status
 
 
-def _show(done: Measurement, record: ledger.Record, metrics: Mapping[str, str], said: TextIO) -> int:
-    """The figures, if any are asked for, what failed, and the proof; the exit status."""
+def _show(done: Measurement, record: ledger.Record, metrics: Mapping[str, str], said: TextIO, without: str = "") -> int:
+    """The figures, if any are asked for, what failed, and the proof; the exit status. `without`: why there are none of
+    the service."""
     is_short = metrics is METRICS
     for note in comparison.of_environment(record):
         print(f"{note}\n", file=said)
@@ -104,18 +103,20 @@ def _show(done: Measurement, record: ledger.Record, metrics: Mapping[str, str], 
         print("\n".join([POOLS, "", *_verdicts(record), ""]), file=said)
     for failure in done.failures:
         print(f"FAILED: {failure.case} on {failure.variant}: {failure.reason}", file=sys.stderr)
+    if without:
+        print(f"FAILED: {resting.NAME}: {without}", file=sys.stderr)
     if done.interrupted:
         notes = [note for note in done.notes if note.startswith("interrupted")]
         print("\n".join(notes or ["interrupted: what was finished stands above"]), file=sys.stderr)
         return 130
     failed = {failure.case for failure in done.failures}
-    passed = len(done.cases) - len(failed)
+    passed, wanted = len(done.cases) - len(failed), len(done.cases) + bool(without)
     proof = "programs ran on hakmem, with the outputs of their runs on glibc"
-    print(f"proved: {passed} of {len(done.cases)} {proof}", file=said)
+    print(f"proved: {passed} of {wanted} {proof}", file=said)
     if metrics:
         hakmem = ".venv/bin/hakmem" if native.checkout() else "hakmem"
         print(f"your own program: {hakmem} compare -- PROGRAM ARGUMENTS", file=said)
-    return 1 if failed else 0
+    return 1 if failed or without else 0
 
 
 Wanted = tuple[Sequence[programs.ProgramCase], Sequence[programs.Program]]  # what is installed, and what isn't
