@@ -125,6 +125,7 @@ static void switched_on_late(void **state) {
 /* Off, and on again: what happened meanwhile is live or gone, and no allocation. */
 static void off_and_on(void **state) {
     (void)state;
+    fake_os.clock_ms = 1000;
     start(4096, 1);
     allocate(64, 500);
     hak_meter_stop();
@@ -132,12 +133,23 @@ static void off_and_on(void **state) {
     free_all(500);
     allocate(64, 700);
     void *large = hak_malloc(200000);
+    fake_os.clock_ms += 3000;
+    assert_true(large_counts().live_bytes >= 200000);
+    assert_int_equal(counts_of(64).live, 700);
+    assert_non_null(strstr(written(), "\nis_off\n"));
+    assert_int_equal(figure_of("interval_bytes "), 4096);
+    assert_int_equal(figure_of("off_ms "), 3000);
+    void *other = hak_malloc(300000);
     start(4096, 2);
     assert_true(is_metered());
+    fake_os.clock_ms += 3000;
+    assert_null(strstr(written(), "\nis_off\n"));
+    assert_int_equal(figure_of("off_ms "), 3000);
     struct counts now = counts_of(64);
     assert_int_equal(now.allocations, 500);
     assert_int_equal(now.live, 700);
-    assert_true(large_counts().live_bytes >= 200000);
+    assert_true(large_counts().live_bytes >= 500000);
+    hak_free(other);
     hak_free(large);
     assert_int_equal(large_counts().live_bytes, 0);
     free_all(700);
