@@ -64,6 +64,33 @@ HAK_API int prctl(int option, ...) {
     return (int)HAK_SYSTEM_CALL(SYS_prctl, option, a, b, c, d);
 }
 
+/* A child with a stack of its own goes on there as from libc's function, which has none of its caller's: on x86-64 from
+ * what lies on top of the stack, elsewhere from the caller. */
+static long clone_from(const void *caller, long number, long a, long b, long c, long d, long e) {
+    enum { MOST_ERROR = 4095 };
+#if defined(__x86_64__)
+    register long fourth __asm__("r10") = d, fifth __asm__("r8") = e;
+    long answer = number;
+    __asm__ volatile("movq %%rsp, %%r12\n\tsyscall\n\ttestq %%rax, %%rax\n\tjnz 1f\n\tcmpq %%rsp, %%r12\n\tje "
+                     "1f\n\tretq\n1:"
+                     : "+a"(answer)
+                     : "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth)
+                     : "rcx", "r11", "r12", "memory");
+    (void)caller;
+#elif defined(__aarch64__)
+    register long at __asm__("x8") = number, answer __asm__("x0") = a, second __asm__("x1") = b,
+                     third __asm__("x2") = c, fourth __asm__("x3") = d, fifth __asm__("x4") = e;
+    __asm__ volatile("mov x9, sp\n\tsvc #0\n\tcbnz x0, 1f\n\tmov x10, sp\n\tcmp x9, x10\n\tb.eq 1f\n\tmov x30, "
+                     "%[caller]\n\tret\n1:"
+                     : "+r"(answer)
+                     : "r"(at), "r"(second), "r"(third), "r"(fourth), "r"(fifth), [caller] "r"(caller)
+                     : "x9", "x10", "x30", "cc", HAK_KERNEL_CHANGES);
+#endif
+    if (answer >= 0 || answer < -MOST_ERROR) return answer;
+    errno = (int)-answer;
+    return -1;
+}
+
 HAK_API long syscall(long number, ...) {
     va_list rest;
     va_start(rest, number);
@@ -71,6 +98,7 @@ HAK_API long syscall(long number, ...) {
          e = va_arg(rest, long), f = va_arg(rest, long);
     va_end(rest);
     yield_before_call(number, a);
+    if (number == SYS_clone) return clone_from(__builtin_return_address(0), number, a, b, c, d, e);
     return HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f);
 }
 

@@ -44,6 +44,7 @@ enum {
     MOST_YIELD_MS = 20,    /* that it waits for memory to go back before a fork */
     UNITS_AT_ONCE = 512,   /* 32 MiB */
     MOST_END_MS = 10000,   /* that the program's last thread waits for hakmem's to end */
+    MOST_FORK_MS = 1000,   /* the same before a fork, which goes on beside it if need be */
 };
 
 /* Batches: while the program is busy, nothing less is worth a system call; when it rests, nothing less than the
@@ -213,24 +214,28 @@ void hak_background_wake(void) {
 
 static bool is_ending(void) { return hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING; }
 
-/* The thread that is left may sleep for ever: what lies free goes back first, but where the program keeps it
- * (mallopt). */
-static void leave_nothing_free(void) {
-    if (!hak_knob_is_highest(decay_ms)) hak_purge_all(NULL);
-    forget_bursts();
-}
+/* Until then it gives back: while the program waits, for a time; else until the program asks for the thread's end. */
+static bool has_time(uint64_t end_ms) { return end_ms == 0 ? !is_ending() : hak_os_clock_ms() < end_ms; }
 
-/* The program waits for it: what the time is enough for, whole units first. The round goes on in the program's own
- * calls (pool/purge.h). */
-static void give_back_in_time(void) {
-    uint64_t end_ms = hak_os_clock_ms() + MOST_YIELD_MS;
+/* What the time is enough for, whole units first. The round goes on in the program's own calls (pool/purge.h). */
+static void give_back_until(uint64_t end_ms) {
     size_t bytes = 0;
     hak_purge_begin_round(NULL);
     hak_mapping_cache_purge();
-    while (hak_os_clock_ms() < end_ms && hak_region_purge_units(UNITS_AT_ONCE, true) != 0) {
+    while (has_time(end_ms) && hak_region_purge_units(UNITS_AT_ONCE, true) != 0) {
     }
-    while (hak_os_clock_ms() < end_ms && !hak_purge_turn(&bytes)) {
+    while (has_time(end_ms) && !hak_purge_turn(&bytes)) {
     }
+}
+
+/* The thread that is left may sleep for ever: what lies free goes back first, but where the program keeps it
+ * (mallopt). */
+static void leave_nothing_free(void) {
+    if (!hak_knob_is_highest(decay_ms)) {
+        give_back_until(0);
+        if (!is_ending()) hak_purge_all(NULL); /* little is left */
+    }
+    forget_bursts();
 }
 
 /* The program is to be alone now, and may never miss again. */
@@ -238,8 +243,9 @@ static void leave_little_free(void) {
     uint64_t bytes = hak_atomic_exchange(&may_leave_bytes, UINT64_MAX, relaxed);
     if (bytes == UINT64_MAX) return;
     bool is_much = hak_mapping_cache_free_bytes() + hak_allowance_free_in_slabs() > bytes;
-    if (bytes == 0) leave_nothing_free();
-    else if (is_much && !hak_knob_is_highest(decay_ms)) give_back_in_time();
+    bool may_give = !hak_knob_is_highest(decay_ms);
+    if (may_give && bytes == 0) hak_purge_all(NULL);
+    else if (may_give && is_much) give_back_until(hak_os_clock_ms() + MOST_YIELD_MS);
     forget_bursts();
 }
 
@@ -440,15 +446,15 @@ static bool is_unknown_child(void) { return hak_generation_now() != hak_atomic_l
 
 /* Makes the thread end, and waits until its work is done; not for ever: where the kernel empties no page in a child, it
  * may be none of this process. */
-static void end_thread(void) {
+static void end_thread(uint64_t most_ms) {
     if (is_unknown_child()) return;
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
     while (state == HAK_BACKGROUND_AWAKE || state == HAK_BACKGROUND_ASLEEP) {
         if (!hak_atomic_cas(&hak_background_state, &state, HAK_BACKGROUND_ENDING, relaxed, relaxed)) continue;
         hak_os_wake(&hak_background_state);
         uint64_t start_ms = hak_os_clock_ms(), passed_ms = 0;
-        while (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING && passed_ms < MOST_END_MS) {
-            hak_os_wait(&hak_background_state, HAK_BACKGROUND_ENDING, (MOST_END_MS - passed_ms) * 1000);
+        while (hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING && passed_ms < most_ms) {
+            hak_os_wait(&hak_background_state, HAK_BACKGROUND_ENDING, (most_ms - passed_ms) * 1000);
             passed_ms = hak_os_clock_ms() - start_ms;
         }
         return;
@@ -456,8 +462,8 @@ static void end_thread(void) {
 }
 
 /* True when the caller was the one to join it. */
-static bool end_and_join(void) {
-    end_thread();
+static bool end_and_join(uint64_t most_ms) {
+    end_thread(most_ms);
     if (!take_ended()) return false;
     hak_os_join_thread(ended_thread);
     leave_ended(HAK_BACKGROUND_NONE);
@@ -474,7 +480,7 @@ static bool is_starter(void) {
 /* Where another thread of the program's is doing the same, or has a heap by now, that one joins it (B2). */
 void hak_background_thread_ended(void) {
     if (hak_atomic_load(&hak_heaps_in_use, relaxed) != 0 && !is_starter()) return;
-    end_and_join();
+    end_and_join(MOST_END_MS);
 }
 
 void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_began_filtered(), relaxed); }
@@ -482,14 +488,15 @@ void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_beg
 /* What a program has free stays for the next burst, unless it is more than stays without the thread, or there will be
  * none any more. */
 void hak_background_yield(enum hak_yield why) {
-    bool is_own_memory = !is_borrowed() || is_unknown_child(); /* a child of vfork asks for itself */
-    if (why == HAK_YIELD_FOR_GOOD && is_own_memory) hak_atomic_store(&may_begin_alone, false, relaxed);
+    /* Who is under a filter by now makes no system call here. A child of vfork asks for itself. */
+    bool is_first = why == HAK_YIELD_FOR_GOOD && hak_atomic_load(&may_begin_alone, relaxed);
+    if (is_first && (!is_borrowed() || is_unknown_child())) hak_atomic_store(&may_begin_alone, false, relaxed);
     uint32_t state = hak_atomic_load(&hak_background_state, relaxed);
-    if (state == HAK_BACKGROUND_NONE || is_borrowed() || hak_background_is_starting) return;
-    if (has_threads() || is_always_wanted() || hak_service_is_in_use()) return;
+    if (state == HAK_BACKGROUND_NONE || hak_background_is_starting) return;
+    if (has_threads() || is_always_wanted() || hak_service_is_in_use() || is_borrowed()) return;
     hak_atomic_store(&may_leave_bytes, why == HAK_YIELD_FOR_GOOD ? 0 : MOST_ALONE_BYTES, relaxed);
     if (state != HAK_BACKGROUND_ENDED) hak_atomic_store(&alone_until_ms, hak_os_clock_ms() + ALONE_MS, relaxed);
-    if (end_and_join()) hak_os_wait_until_gone(ended_id);
+    if (end_and_join(why == HAK_YIELD_TO_FORK ? MOST_FORK_MS : MOST_END_MS)) hak_os_wait_until_gone(ended_id);
 }
 
 static void note_process(int process) { hak_atomic_store(&own_process, process, relaxed); }

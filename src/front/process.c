@@ -195,7 +195,7 @@ static struct hak_heap *keep_own(struct hak_heap *own) {
 
 /* A program with one thread forks alone: some look for threads then, and Python warns of them. */
 static HAK_COLD void before_fork(void) {
-    if (!is_interrupted(hak_thread_heap->number == 0 ? NULL : hak_thread_heap)) hak_background_yield(HAK_YIELD);
+    if (!is_interrupted(hak_thread_heap->number == 0 ? NULL : hak_thread_heap)) hak_background_yield(HAK_YIELD_TO_FORK);
 }
 
 /* hakmem has no locks to take before a fork. The child has one thread: the heaps of the others are orphaned, and what

@@ -684,6 +684,87 @@ static void report_counter(void) {
     say("alive\n");
 }
 
+/* ---- Filters that kill, in programs that work no more ---------------------------------------------------------------- */
+
+static void tell_child(const char *what, pid_t child) {
+    int status = 0;
+    EXPECT(child > 0 && waitpid(child, &status, 0) == child, "no child");
+    printf("%s: %s %d\n", what, WIFSIGNALED(status) ? "signal" : "exit",
+           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+static void be_strict(void) {
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) _exit(2);
+    syscall(SYS_exit, 0);
+}
+
+/* After it a process may read, write, return from a handler, and end. */
+static void report_strict(void) {
+    for (int in_bursts = 0; in_bursts < 2; in_bursts++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0 && in_bursts) work_in_bursts();
+        if (child == 0) be_strict();
+        tell_child(in_bursts ? "after bursts" : "at once", child);
+    }
+}
+
+static void fork_once(void) {
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    waitpid(child, NULL, 0);
+}
+static void unshare_nothing(void) { unshare(0); }
+static void keep_rights(void) { prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); }
+static void set_user(void) { syscall(SYS_setuid, getuid()); }
+
+/* getpid is fatal. The program's own functions don't call it. */
+static void report_no_getpid(void) {
+    static void (*const calls[])(void) = {fork_once, unshare_nothing, keep_rights, set_user};
+    struct sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpid, 0, 1),
+                                   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+                                   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {COUNT_OF(filter), filter};
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child != 0) {
+            tell_child("without getpid", child);
+            continue;
+        }
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) != 0)
+            _exit(2);
+        calls[i]();
+        _exit(0);
+    }
+}
+
+#if defined(__x86_64__)
+static volatile int reached;
+
+static void begin_there(void) {
+    reached = 1;
+    __asm__ volatile("movl $60, %eax\n\txorl %edi, %edi\n\tsyscall");
+}
+
+/* A child that shares memory goes on from what lies on top of its own stack. */
+static void report_clone_by_syscall(void) {
+    enum { STACK_WORDS = 8192 };
+    static void *stack[STACK_WORDS];
+    stack[STACK_WORDS - 8] = (void *)(uintptr_t)begin_there;
+    long child = syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, &stack[STACK_WORDS - 8], 0, 0, 0);
+    tell_child("child", (pid_t)child);
+    printf("reached: %d\n", reached);
+    errno = 0;
+    printf("refused: %ld", syscall(SYS_clone, CLONE_SIGHAND, 0, 0, 0, 0));
+    printf(", %s\n", strerror(errno));
+}
+#else
+static void report_clone_by_syscall(void) { puts("skipped: another machine"); }
+#endif
+
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static const struct test_case reports[] = {
@@ -701,6 +782,9 @@ static const struct test_case reports[] = {
     {"unmount_proc", report_unmount_proc},
     {"process_limit", report_process_limit},
     {"counter", report_counter},
+    {"strict", report_strict},
+    {"no_getpid", report_no_getpid},
+    {"clone_by_syscall", report_clone_by_syscall},
 };
 
 static const struct test_case owns[] = {{"leaves_alone", leaves_alone},

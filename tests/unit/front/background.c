@@ -847,6 +847,39 @@ static void does_not_wait_for_long(void **state) {
     assert_true(purged_bytes() - before > at_once + 4 * HAK_MIB);
 }
 
+static void let_a_second_pass(void) { fake_os.clock_ms += 1000; }
+
+/* It may be in a function of the program's that waits for a lock of the fork's (pthread_atfork). */
+static void does_not_wait_for_a_thread_that_waits_for_it(void **state) {
+    (void)state;
+    begin_in_bursts();
+    fake_os.at_wait = let_a_second_pass;
+    uint64_t before_ms = fake_os.clock_ms;
+    hak_background_yield(HAK_YIELD_TO_FORK);
+    fake_os.at_wait = NULL;
+    assert_int_equal(fake_os.clock_ms - before_ms, 1000);
+    assert_int_equal(thread_state(), HAK_BACKGROUND_ENDING);
+    end_it();
+}
+
+/* A program that asks it to end while it gives back at a rest waits for the moment that is left. */
+static void ask_it_after_a_while(void) {
+    static uint32_t purges;
+    fake_os.clock_ms++;
+    if (++purges == 3) hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed);
+}
+static void stops_giving_back(void **state) {
+    (void)state;
+    begin_in_bursts();
+    fill(BLOCKS);
+    empty(BLOCKS, 0);
+    uint64_t before = units_at_rest = free_units();
+    fake_os.at_purge = ask_it_after_a_while;
+    run(100, rest);
+    fake_os.at_purge = NULL;
+    assert_in_range(free_units(), before / 16, before);
+}
+
 static void ask_it_to_end(void) { hak_atomic_store(&hak_background_state, HAK_BACKGROUND_ENDING, relaxed); }
 
 /* What was asked of a thread that had ended by itself is not asked of the next one: it ends with the program's last
@@ -971,6 +1004,7 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
           cmocka_unit_test(stays_between_bursts), cmocka_unit_test(pays_for_its_own_process), cmocka_unit_test(yields),
           cmocka_unit_test(yields_once), cmocka_unit_test(is_alone_for_a_while),
-          cmocka_unit_test(does_not_wait_for_long), cmocka_unit_test(does_not_yield_while_it_starts),
+          cmocka_unit_test(does_not_wait_for_long), cmocka_unit_test(does_not_wait_for_a_thread_that_waits_for_it),
+          cmocka_unit_test(stops_giving_back), cmocka_unit_test(does_not_yield_while_it_starts),
           cmocka_unit_test(does_not_yield_to_threads), cmocka_unit_test(keeps_little_without_it),
           cmocka_unit_test(keeps_next_to_nothing_before_it))
