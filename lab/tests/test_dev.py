@@ -146,7 +146,7 @@ def test_a_path_that_no_preload_can_name_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "prepare", lambda *groups: pytest.fail("it began"))
-    for name in ("a b", "a;b", "a:b", "a$b", "a#b"):
+    for name in ("a b", "a;b", "a:b", "a$b", "a#b", "a'b", "a(b)", "a,b"):
         monkeypatch.setattr(testing, "ROOT", tmp_path / name)
         with pytest.raises(Stop, match=f"{re.escape(name)}; clone to another folder"):
             testing.run(testing.QUICK)
@@ -237,6 +237,16 @@ def test_the_system_s_python_stands_in_for_one_that_is_too_old(tmp_path: Path) -
     assert begun([*command, "build"], tmp_path).stderr.startswith("dev: python3 is older than 3.10")
     (tmp_path / "system" / "python3").symlink_to(sys.executable)
     assert begun([*command, "build"], tmp_path).stdout == "['build']\n"
+
+
+def test_half_a_python_will_not_do(tmp_path: Path) -> None:
+    """As Debian's python3-minimal, which lacks modules."""
+    command = copied(tmp_path, "apt-get", "sed", "tr")
+    (tmp_path / "tools" / "python3").write_text("#!/bin/sh\ncase $2 in *ctypes*) exit 1 ;; esac\n")
+    (tmp_path / "tools" / "id").write_text("#!/bin/sh\necho 65534\n")
+    for tool in ("python3", "id"):
+        (tmp_path / "tools" / tool).chmod(0o755)
+    assert "packages are missing; type: sudo apt-get" in begun([*command, "build"], tmp_path).stderr
 
 
 def test_a_link_to_it_will_do(tmp_path: Path) -> None:
@@ -332,11 +342,32 @@ def test_a_build_of_another_folder_begins_anew(monkeypatch: pytest.MonkeyPatch, 
         assert build.whole("fuzz") and ("--fresh" in begun[-1]) is is_fresh
     assert build.whole("release") and "--fresh" not in begun[-1]
     assert (folder / "crash-1").exists()
-    (tmp_path / "build" / "release").mkdir()
     cache = tmp_path / "build" / "release" / "CMakeCache.txt"
     for home, without in ((tmp_path, False), (f"{tmp_path}/old", True)):  # it needs the tests' packages no more
         cache.write_text(f"HAK_TESTS:BOOL=ON\nCMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
         assert build.programs("hakmem_shared") and ("-DHAK_TESTS=OFF" in begun[-1]) is without
+
+
+def test_a_build_with_other_compilers_begins_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CMake takes those of its first run only, and flags, too."""
+    begun: list[Sequence[str | Path]] = []
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "step", lambda title, configure, make: begun.append(configure) or True)
+    monkeypatch.setattr(build, "tool", lambda name: name)
+    for name in build.COMPILERS:
+        monkeypatch.delenv(name, raising=False)
+    cache = tmp_path / "build" / "fuzz" / "CMakeCache.txt"
+    cache.parent.mkdir(parents=True)
+    cache.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={tmp_path}\n")
+    for flags, is_fresh in (("", False), ("-O0", True), ("-O0", False), ("-O1", True), ("", True), ("", False)):
+        monkeypatch.setenv("CFLAGS", flags)
+        assert build.whole("fuzz") and ("--fresh" in begun[-1]) is is_fresh, flags
+
+
+def test_linkers_take_no_comma(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "ROOT", tmp_path / "a,b")
+    with pytest.raises(Stop, match="a,b; clone to another folder"):
+        build.programs("hakmem_shared")
 
 
 def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -347,9 +378,10 @@ def test_an_environment_of_another_folder_is_made_anew(monkeypatch: pytest.Monke
     before = pip.stat().st_mtime_ns
     environment.make()
     assert pip.stat().st_mtime_ns == before
-    pip.write_text(pip.read_text().replace(str(tmp_path), "/old"))
-    environment.make()
-    assert str(tmp_path) in pip.read_text()
+    for old in ("/old", f"/old{tmp_path}"):  # the new path may be the end of the old one
+        pip.write_text(pip.read_text().replace(str(tmp_path), old))
+        environment.make()
+        assert str(tmp_path) in pip.read_text() and "/old" not in pip.read_text()
     shutil.rmtree(tmp_path / ".venv" / "bin")  # as if it was interrupted
     environment.make()
     assert pip.exists() and (tmp_path / ".venv" / environment.MARK).exists()
@@ -557,6 +589,44 @@ def test_sessions_of_their_own_end_with_it(logs: Path, interrupts: None) -> None
         steps.step("it is ended", words)
     pids = started.read_text().split()
     assert len(pids) == 2 and all(map(has_ended, pids))
+
+
+STEP = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from development import steps
+steps.LOGS = Path(sys.argv[2])
+steps.ROOT = steps.LOGS.parent
+steps.step("it is ended", ["sh", "-c", sys.argv[3]])
+"""
+
+
+def step_elsewhere(logs: Path, script: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """A process of its own that does a step, and the file into which this writes its number."""
+    started = logs.parent / "started"
+    words = [sys.executable, "-c", STEP, ROOT / "scripts", logs, script.replace("STARTED", str(started))]
+    child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not started.exists() or not started.read_text():
+        time.sleep(0.05)
+    return child, started
+
+
+def test_who_presses_it_twice_ends_them_too(logs: Path) -> None:
+    """While it waits for who doesn't listen."""
+    deaf = "trap '' TERM; echo \\$\\$ >STARTED; sleep 100; sleep 100"
+    child, started = step_elsewhere(logs, f'setsid sh -c "{deaf}" & wait')
+    for _ in range(3):
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert child.wait(300) != 0 and has_ended(started.read_text())
+
+
+def test_a_step_ends_with_who_is_killed(logs: Path) -> None:
+    child, started = step_elsewhere(logs, "echo $$ >STARTED; exec sleep 100")
+    child.kill()
+    child.wait()
+    assert has_ended(started.read_text())
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -16,6 +16,7 @@ PRESETS = Path(__file__).resolve().parents[2] / "CMakePresets.json"
 LEAST = (3, 25)  # CMake's version
 JOBS = len(os.sched_getaffinity(0))
 PROGRAMS = ("hakmem_shared", "hakmem_lab")  # what the demo runs
+COMPILERS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")  # settings of the caller's
 EVERYTHING = (*PROGRAMS, "hakmem_secure", "hakmem_bench")  # what any command of the laboratory runs
 
 
@@ -72,8 +73,17 @@ def _is_of_another(preset: str) -> bool:
 def _build(preset: str, definitions: Sequence[str], targets: Sequence[str]) -> bool:
     """What else lies in the build's folder stays, as what fuzzing has found."""
     expect_preset(preset)
+    if "," in str(ROOT):
+        raise Stop(f"linkers take no path with a comma: {ROOT}; clone to another folder")
     cmake = tool("cmake")
-    configure: Command = [cmake, "--preset", preset, *(["--fresh"] if _is_of_another(preset) else []), *definitions]
+    # CMake takes these of its first run only.
+    chosen = "".join(f"{name}={os.environ[name]}\n" for name in COMPILERS if os.environ.get(name))
+    stamp = ROOT / "build" / preset / "made-with"
+    before = stamp.read_text(encoding="utf-8") if stamp.is_file() else ""
+    is_new = _is_of_another(preset) or before != chosen
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(chosen, encoding="utf-8")
+    configure: Command = [cmake, "--preset", preset, *(["--fresh"] if is_new else []), *definitions]
     wanted = ["--target", *targets] if targets else []
     build: Command = [cmake, "--build", f"build/{preset}", "--parallel", str(JOBS), *wanted]
     return step(f"build {preset}", configure, build)

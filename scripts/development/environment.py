@@ -37,7 +37,8 @@ def _is_here() -> bool:
     """Its programs begin with its path: in a clone that was moved or copied they run those of the old one. After an
     upgrade of the system's Python it finds nothing that is installed in it."""
     try:
-        if f"{VENV}/bin/python" not in (VENV / "bin" / "pip").read_text(encoding="utf-8"):
+        begins = rf"(#!|.*\n'''exec' \"?){re.escape(str(VENV))}/bin/python"
+        if not re.match(begins, (VENV / "bin" / "pip").read_text(encoding="utf-8")):
             return False
         asked: Command = [VENV / "bin" / "python", "-c", "import pip"]
         return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0

@@ -39,6 +39,7 @@ SETTINGS = re.compile(
 )
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PR_SET_PDEATHSIG = 1
 LOOK_S, MOST_LOOKS = 0.05, 200  # at processes that are to end
 
 Command = Sequence[str | Path]
@@ -106,7 +107,7 @@ def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that what it starts can be ended with it
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+            preexec_fn=lambda: _begin(mask),
         )
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -121,6 +122,12 @@ def _run(command: Command, log: TextIO, title: str, begin: float) -> bool:
         raise
 
 
+def _begin(mask: set[int | signal.Signals]) -> None:
+    """In the child: it ends with this process, also where that is killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _wait(child: subprocess.Popen[bytes], title: str, begin: float) -> int:
     """On a terminal it counts the seconds meanwhile."""
     while True:
@@ -133,6 +140,7 @@ def _wait(child: subprocess.Popen[bytes], title: str, begin: float) -> int:
 
 def _end(child: subprocess.Popen[bytes], title: str) -> None:
     """With all that it has started, before anything is told: who reads that may have been ended, too."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # who presses Ctrl-C again waits, a few seconds at most
     said, others = "\n", _children()
     _adopt_orphans(True)
     try:
@@ -141,11 +149,13 @@ def _end(child: subprocess.Popen[bytes], title: str) -> None:
         pass
     except PermissionError:
         said = f"\n{title} runs as root and goes on: waiting for its end\n"
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     with contextlib.suppress(OSError):
         print(said, end="", flush=True)
     child.wait()
     _end_orphans(others)
     _adopt_orphans(False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _adopt_orphans(adopts: bool) -> None:

@@ -102,8 +102,11 @@ def run(option: str) -> int:
     """Exit status 0 when nothing has failed. With CI=true a test that was skipped for want of a package has failed."""
     begin = time.monotonic()
     work, needed, wanted = GROUPS[option]
-    if re.search("[ :;$#]", str(ROOT)):
-        raise Stop(f"LD_PRELOAD and CMake take no path with a space, : ; $ or # in it: {ROOT}; clone to another folder")
+    if found := re.search(r"[^\w./@%+~=-]", str(ROOT)):
+        raise Stop(
+            f"LD_PRELOAD, CMake and scripts of tests take no path with {found[0]!r} in it: {ROOT}; clone to another"
+            " folder"
+        )
     if names := leave_out(os.environ, SETTINGS):
         print(f"Tests choose their own settings: {' '.join(names)} left out")
     build.prepare(*needed)

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -246,7 +247,7 @@ def in_child(library: Path, schema: Json, folder: Path) -> None:
 def complaints(library: Path, schema: Json, folder: Path) -> None:
     """A line that can't be said is not said: it waits for nobody, and goes into no file of the program's."""
     data = folder / "data"
-    script = f'exec 2>&-; exec 2>{data}; echo record >&2; exit 0'
+    script = f'exec 2>&-; exec 2>{shlex.quote(str(data))}; echo record >&2; exit 0'
     done = subprocess.run(["bash", "-c", script], env=environment(library, STATS="text:/none/such", PROF="1:/none/such"),
                           capture_output=True, text=True, timeout=LIMIT_S)
     expect(done.returncode == 0 and data.read_text() == "record\n", f"{done}, {data.read_text()}")
