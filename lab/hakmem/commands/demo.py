@@ -95,6 +95,9 @@ def _show(done: Measurement, record: ledger.Record, metrics: Mapping[str, str], 
     """The figures, if any are asked for, what failed, and the proof; the exit status. `without`: why there are none of
     the service."""
     is_short = metrics is METRICS
+    interrupted = [note for note in done.notes if note.startswith("interrupted")]
+    for note in interrupted:
+        print(f"{note}\n", file=said)
     for note in comparison.of_environment(record):
         print(f"{note}\n", file=said)
     if metrics:
@@ -106,8 +109,7 @@ def _show(done: Measurement, record: ledger.Record, metrics: Mapping[str, str], 
     if without:
         print(f"FAILED: {resting.NAME}: {without}", file=sys.stderr)
     if done.interrupted:
-        notes = [note for note in done.notes if note.startswith("interrupted")]
-        print("\n".join(notes or ["interrupted: what was finished stands above"]), file=sys.stderr)
+        print("\n".join(interrupted or ["interrupted: what was finished stands above"]), file=sys.stderr)
         return 130
     failed = {failure.case for failure in done.failures}
     passed, wanted = len(done.cases) - len(failed), len(done.cases) + bool(without)
