@@ -28,7 +28,7 @@ def test_more_seconds_than_a_timer_takes_are_refused(words: tuple[str, str]) -> 
 def test_the_most_seconds_are_taken() -> None:
     command = [sys.executable, "-m", "hakmem", "explain", "--after", "1e9", "--", "sleep", "0.1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr == "hakmem: sleep ended before the 1e+09 s were over, with 0\n"
+    assert done.stderr == "hakmem: sleep ended with exit status 0 before the 1e+09 s were over\n"
 
 
 @pytest.mark.parametrize(

@@ -77,10 +77,13 @@ def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def interval_after_work(child: subprocess.Popen[bytes]) -> int:
+    """0: the profile is off."""
     assert child.stdin and child.stdout
     child.stdin.write(b"\n")
     assert child.stdout.readline() == b"done\n"
     lines = ctl.ask(child.pid, "profile dump").splitlines()
+    if "is_off" in lines:
+        return 0
     return next(int(line.split()[1]) for line in lines if line.startswith("interval_bytes"))
 
 
