@@ -217,13 +217,15 @@ static bool is_ending(void) { return hak_atomic_load(&hak_background_state, rela
 /* Until then it gives back: while the program waits, for a time; else until the program asks for the thread's end. */
 static bool has_time(uint64_t end_ms) { return end_ms == 0 ? !is_ending() : hak_os_clock_ms() < end_ms; }
 
-/* What the time is enough for, whole units first. The round goes on in the program's own calls (pool/purge.h). */
+/* What the time is enough for, whole units first: as many as there are now, for the program may go on meanwhile. The
+ * round goes on in the program's own calls (pool/purge.h). */
 static void give_back_until(uint64_t end_ms) {
-    size_t bytes = 0;
+    size_t bytes = 0, given = 0, found = 1;
     hak_purge_begin_round(NULL);
     hak_mapping_cache_purge();
-    while (has_time(end_ms) && hak_region_purge_units(UNITS_AT_ONCE, true) != 0) {
-    }
+    uint64_t most = hak_atomic_load(&hak_dirty_units, relaxed) * HAK_UNIT_BYTES;
+    for (; found != 0 && given < most && has_time(end_ms); given += found)
+        found = hak_region_purge_units(UNITS_AT_ONCE, true);
     while (has_time(end_ms) && !hak_purge_turn(&bytes)) {
     }
 }

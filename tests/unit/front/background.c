@@ -862,6 +862,29 @@ static void does_not_wait_for_a_thread_that_waits_for_it(void **state) {
     end_it();
 }
 
+static uint32_t bursts_meanwhile;
+static void go_on(void) {
+    fake_os.at_purge = NULL;
+    hak_thread_heap = programs_heap;
+    assert_true(++bursts_meanwhile < 1000);
+    fill(2000);
+    empty(2000, 0);
+    fake_os.at_purge = go_on;
+}
+
+/* A program that goes on when the thread has begun to give back: it doesn't lose what it frees from then on, again and
+ * again. */
+static void gives_back_what_there_was(void **state) {
+    (void)state;
+    begin_in_bursts();
+    units_at_rest = free_units();
+    bursts_meanwhile = 0;
+    fake_os.at_purge = go_on;
+    run(100, rest);
+    fake_os.at_purge = NULL;
+    assert_in_range(bursts_meanwhile, 1, 999);
+}
+
 /* A program that asks it to end while it gives back at a rest waits for the moment that is left. */
 static void ask_it_after_a_while(void) {
     static uint32_t purges;
@@ -1005,6 +1028,6 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(stays_between_bursts), cmocka_unit_test(pays_for_its_own_process), cmocka_unit_test(yields),
           cmocka_unit_test(yields_once), cmocka_unit_test(is_alone_for_a_while),
           cmocka_unit_test(does_not_wait_for_long), cmocka_unit_test(does_not_wait_for_a_thread_that_waits_for_it),
-          cmocka_unit_test(stops_giving_back), cmocka_unit_test(does_not_yield_while_it_starts),
-          cmocka_unit_test(does_not_yield_to_threads), cmocka_unit_test(keeps_little_without_it),
-          cmocka_unit_test(keeps_next_to_nothing_before_it))
+          cmocka_unit_test(stops_giving_back), cmocka_unit_test(gives_back_what_there_was),
+          cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
+          cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
