@@ -127,7 +127,8 @@ class Source:
 
 def text_files(root: Path) -> Iterator[str]:
     """Names, relative to root, of the text files that belong to the repository."""
-    listed = subprocess.run(["git", "-c", f"safe.directory={root}", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+    git = ["git", "-c", f"safe.directory={root}", "-C", root]  # it may be another user's
+    listed = subprocess.run([*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             capture_output=True, text=True) if (root / ".git").exists() else None
     if listed is not None and listed.returncode == 0:
         names = listed.stdout.split("\0")

@@ -179,6 +179,13 @@ def test_large_objects(tmp_path: Path) -> None:
         assert free.bytes_of("awaiting purge") >= MIB
 
 
+BEGIN_WORK = """
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_barrier_wait(&barrier);
+"""
 THREADS = (
     STEPS
     + """
@@ -192,11 +199,9 @@ static void *work(void *unused) {
     pause();
     return unused;
 }
-int main(void) {
-    pthread_t thread;
-    pthread_barrier_init(&barrier, NULL, 2);
-    pthread_create(&thread, NULL, work, NULL);
-    pthread_barrier_wait(&barrier);
+"""
+    + BEGIN_WORK
+    + """
     usleep(100000);
     next("cached");
 }
@@ -329,11 +334,9 @@ static void *work(void *unused) {
     pause();
     return unused;
 }
-int main(void) {
-    pthread_t thread;
-    pthread_barrier_init(&barrier, NULL, 2);
-    pthread_create(&thread, NULL, work, NULL);
-    pthread_barrier_wait(&barrier);
+"""
+    + BEGIN_WORK
+    + """
     next("filled");
     malloc_trim(0);
     next("trimmed");

@@ -65,9 +65,8 @@ HAK_API int prctl(int option, ...) {
 }
 
 /* A child with a stack of its own goes on there as from libc's function, which has none of its caller's: on x86-64 from
- * what lies on top of the stack, elsewhere from the caller. */
+ * what lies on top of the stack, elsewhere from the caller. Its other registers may not be the caller's. */
 static long clone_from(const void *caller, long number, long a, long b, long c, long d, long e) {
-    enum { MOST_ERROR = 4095 };
 #if defined(__x86_64__)
     register long fourth __asm__("r10") = d, fifth __asm__("r8") = e;
     long answer = number;
@@ -86,9 +85,7 @@ static long clone_from(const void *caller, long number, long a, long b, long c, 
                      : "r"(at), "r"(second), "r"(third), "r"(fourth), "r"(fifth), [caller] "r"(caller)
                      : "x9", "x10", "x30", "cc", HAK_KERNEL_CHANGES);
 #endif
-    if (answer >= 0 || answer < -MOST_ERROR) return answer;
-    errno = (int)-answer;
-    return -1;
+    return hak_kernel_result(answer);
 }
 
 HAK_API long syscall(long number, ...) {

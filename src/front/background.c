@@ -214,7 +214,7 @@ void hak_background_wake(void) {
 
 static bool is_ending(void) { return hak_atomic_load(&hak_background_state, relaxed) == HAK_BACKGROUND_ENDING; }
 
-/* Until then it gives back: while the program waits, for a time; else until the program asks for the thread's end. */
+/* Whether the thread goes on giving back: until `end_ms`, or with 0, until the program asks for its end. */
 static bool has_time(uint64_t end_ms) { return end_ms == 0 ? !is_ending() : hak_os_clock_ms() < end_ms; }
 
 /* What the time is enough for, whole units first: as many as there are now, for the program may go on meanwhile. The

@@ -55,13 +55,17 @@ HAK_INLINE long hak_kernel_answer(long number, long a, long b, long c, long d, l
 #define HAK_KERNEL_BY_LIBC 0
 #endif
 
-HAK_INLINE long hak_system_call_of_six(long number, long a, long b, long c, long d, long e, long f) {
+/* What the kernel answers, as libc's functions return it. */
+HAK_INLINE long hak_kernel_result(long answer) {
     enum { MOST_ERROR = 4095 };
-    if (HAK_KERNEL_BY_LIBC) return syscall(number, a, b, c, d, e, f);
-    long answer = hak_kernel_answer(number, a, b, c, d, e, f);
     if (HAK_LIKELY(answer >= 0 || answer < -MOST_ERROR)) return answer;
     errno = (int)-answer;
     return -1;
+}
+
+HAK_INLINE long hak_system_call_of_six(long number, long a, long b, long c, long d, long e, long f) {
+    if (HAK_KERNEL_BY_LIBC) return syscall(number, a, b, c, d, e, f);
+    return hak_kernel_result(hak_kernel_answer(number, a, b, c, d, e, f));
 }
 
 #endif
