@@ -138,12 +138,18 @@ __asm__(".text\n.globl malloc_with\n.type malloc_with,@function\nmalloc_with:\n"
 
 enum { STACK_BYTES = 64 << 10, TURNS = 100000 };
 
-static char *coming_and_going; /* a page behind the stack */
+static char *coming_and_going; /* pages behind the stack */
 static atomic_bool is_over;
 
 static void *call_malloc(void *unused) {
     while (!atomic_load(&is_over)) free(malloc_with(coming_and_going + 64, 100));
     return unused;
+}
+
+static volatile char *map_again(char *pages, int protection) {
+    void *mapped = mmap(pages, STACK_BYTES, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    expect(mapped == pages, "no pages");
+    return mapped;
 }
 
 /* A walk of the stack reads nothing that somebody else may unmap. */
@@ -157,11 +163,8 @@ static void run_astray(void) {
     pthread_attr_setstack(&attributes, stack, STACK_BYTES);
     expect(pthread_create(&thread, &attributes, call_malloc, NULL) == 0, "no thread");
     for (int i = 0; i < TURNS; i++) {
-        munmap(coming_and_going, STACK_BYTES);
-        void *page =
-            mmap(coming_and_going, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        expect(page == coming_and_going, "no page");
-        *(volatile char *)page = 1;
+        map_again(coming_and_going, PROT_NONE); /* munmap would leave a hole that the allocator may map into */
+        *map_again(coming_and_going, PROT_READ | PROT_WRITE) = 1;
     }
     atomic_store(&is_over, true);
     pthread_join(thread, NULL);
