@@ -46,13 +46,17 @@ def execute(program: str | Path, *words: str) -> NoReturn:
     os.execv(program, [str(program), *words])
 
 
+def _would_measure(words: Sequence[str]) -> bool:
+    """Not so where the demo only shows its help, or tells of a wrong word: nothing is built for that."""
+    reads = "import sys; from hakmem.commands import demo; demo.command.make_context('demo', sys.argv[1:])"
+    asked: Command = [environment.HAKMEM.with_name("python3"), "-I", "-c", reads, *words]
+    return subprocess.run(asked, capture_output=True).returncode == 0
+
+
 def demo(words: Sequence[str]) -> int:
     build.prepare()
     environment.install_laboratory(environment.BASE)
-    asked: Command = [environment.HAKMEM, "demo", "--help", *words]  # tells of a wrong option before anything is built
-    if subprocess.run(asked, capture_output=True).returncode or "--help" in words:
-        execute(environment.HAKMEM, "demo", *words)
-    if not build.programs(*build.PROGRAMS):
+    if _would_measure(words) and not build.programs(*build.PROGRAMS):
         return 1
     execute(environment.HAKMEM, "demo", *words)
 

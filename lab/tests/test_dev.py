@@ -693,7 +693,7 @@ def made(monkeypatch: pytest.MonkeyPatch, logs: Path) -> list[str]:
 
     monkeypatch.setattr(build, "prepare", lambda *groups: None)
     monkeypatch.setattr(environment, "install_laboratory", lambda requirements: None)
-    monkeypatch.setattr(environment, "HAKMEM", shutil.which("true"))
+    monkeypatch.setattr(environment, "HAKMEM", Path(sys.executable).with_name("hakmem"))
     monkeypatch.setattr(build, "_build", lambda preset, definitions, targets: steps.step("build", ["true"]))
     monkeypatch.setattr(dev, "execute", execute)
     return started
@@ -712,29 +712,13 @@ def test_the_laboratory_has_the_output_and_the_folder_of_who_calls_it(
     assert dev.main(["build"]) == 0 and capsys.readouterr().out.startswith("build  ")
 
 
-def test_a_word_that_the_demo_does_not_know_is_told_once(
-    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", (["--foo"], ["-n", "abc"], ["--json"], ["--help"], ["-h"]))
+def test_nothing_is_built_for_words_that_run_no_demo(
+    made: list[str], capfd: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """By the demo itself, before anything is built."""
-    (tmp_path / "hakmem").write_text("#!/bin/sh\necho no such option >&2\nexit 2\n")
-    (tmp_path / "hakmem").chmod(0o755)
-    monkeypatch.setattr(environment, "HAKMEM", tmp_path / "hakmem")
-    dev.main(["demo", "--foo"])
-    assert "no such option" not in capfd.readouterr().err and made[0].endswith(": demo --foo")
-
-
-def test_an_option_of_the_demo_s_that_wants_a_word_does_not_get_ours(made: list[str], tmp_path: Path) -> None:
-    """Else the whole demo would run, and write a file of the name --help."""
-    asked: list[Sequence[str | Path]] = []
-
-    def run(words: Sequence[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
-        asked.append(words)
-        return subprocess.CompletedProcess([], 2)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dev.subprocess, "run", run)
-        dev.main(["demo", "--json"])
-    assert asked == [[environment.HAKMEM, "demo", "--help", "--json"]] and made[0].endswith(": demo --json")
+    """The demo itself tells of them, once."""
+    dev.main(["demo", *words])
+    assert capfd.readouterr() == ("", "") and made[0].endswith(f": demo {' '.join(words)}")
 
 
 def test_tests_have_no_settings_of_git_s_but_their_own(tmp_path: Path) -> None:
