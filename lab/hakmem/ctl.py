@@ -219,7 +219,8 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
     if sleeps:
         raise AskError(f"{who} sleeps, and hakmem has no thread in it to answer: {AT_REST}")
     raise AskError(
-        f"{who} has one thread, or is small, or wraps malloc, and asked for no memory meanwhile: {NONE_UNASKED}"
+        f"{who} has one thread, or is small, or wraps malloc, and asked for none that its cache doesn't have:"
+        f" {NONE_UNASKED}"
     )
 
 

@@ -15,7 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Mapped
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hakmem import files, native
@@ -26,6 +26,7 @@ FIRST_LINE = "hakmem heap profile 2"
 RECORDS = ("class", "site", "function", "build_id")  # of these there are many
 WEIGHT_ONE = 1024
 VARIANCE_UNIT = 64**2  # bytes^2
+LOOKS, LEAST_LOOK_BYTES = 128, 64 << 10  # a thread looks for the peak after it has allocated so much of it
 LEAST_STEP = 16  # from one size of block to the next; of large ones, an eighth,
 LARGEST_APART = 1024  # and above this, sizes up to the double may share blocks of one size
 LEAST_SAMPLES = 4  # of a row: with fewer its error is more than half of it
@@ -285,6 +286,8 @@ class Profile:
     classes: tuple[Counted, ...]  # by size of block
     began_bytes: int = 0  # live when the profile was switched on, in blocks
     peak_s: float = 0  # when the heap was largest
+    peak_rise: float = 1  # that it took to it, since its sizes were counted last
+    peak_missed_bytes: float = 0  # that may have come and gone at the peak, of any size, since then
     strangers: tuple[str, ...] = ()  # modules that are other files here than those that ran
     without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
     is_difference: bool = False
@@ -317,8 +320,9 @@ class Profile:
 
     @property
     def counted(self) -> Counted:
-        """Of all sizes."""
-        return sum(self.classes, Counted(0))
+        """Of all sizes. The peak is as high as any look has found the heap."""
+        found = sum(self.classes, Counted(0))
+        return replace(found, peak=found.peak.times(self.peak_rise))
 
     @property
     def nameless(self) -> list[str]:
@@ -354,6 +358,7 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         raise LabError(f"{name}: {why}: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
     head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in RECORDS}
+    most, noted = int(head["most_bytes"][0]), int(head["noted_bytes"][0])
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
     ids = dict(line.split()[1:] for line in lines[1:end] if line.startswith("build_id "))
     known = {mapping.path: ids[start] for mapping in mappings if (start := f"{mapping.start:x}") in ids}
@@ -377,6 +382,8 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         strangers=tuple(sorted(symbols.strangers)),
         without_python=" ".join(head.get("without_python", [])),
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
+        peak_rise=max(most / noted, 1) if noted > 0 else 1,
+        peak_missed_bytes=max(most - noted, 0) + max(most / LOOKS, LEAST_LOOK_BYTES),
         classes=_classes(head, [line.split()[1:] for line in lines[1:end] if line.startswith("class ")]),
         began_bytes=int(head["began_bytes"][0]),
         identity=" ".join(head.get("identity", [])),
@@ -388,9 +395,6 @@ def parse(text: str, name: str, root: str = "") -> Profile:
 
 
 def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) -> tuple[Counted, ...]:
-    """The peak is as high as any look has found the heap. What each size had then was counted a little before."""
-    most, noted = int(head["most_bytes"][0]), int(head["noted_bytes"][0])
-    rise = max(most / noted, 1) if noted > 0 else 1
     large_total, large_memory, large_live, large_peak = map(int, head["large"])
     asked = large_total / large_memory if large_memory else 1  # of what large objects have in pages
     found, interval = [], max(int(head["interval_bytes"][0]), 1)
@@ -398,13 +402,12 @@ def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) ->
         block_bytes, total, live, peak, *sums = map(int, row)
         if block_bytes == 0:
             amounts = Amount(total, large_total), Amount(live, large_live * asked), Amount(peak, large_peak * asked)
-            found.append(Counted(0, amounts[0], amounts[1], amounts[2].times(rise)))
+            found.append(Counted(0, *amounts))
             continue
         weight, size, freed_weight, freed_size = sums
         chance = -math.expm1(-block_bytes / interval)
         sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size)
-        highest = sizes.of_all(peak).times(rise)
-        found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), highest, sizes))
+        found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), sizes.of_all(peak), sizes))
     return tuple(found)
 
 
@@ -538,7 +541,7 @@ def by_function(profile: Profile) -> list[tuple[Frame | None, Figures]]:
 
 def plain(profile: Profile) -> dict[str, object]:
     """As JSON: what was counted, and what functions have by estimate, with standard errors."""
-    counted, total = profile.counted, profile.total
+    counted, total, missed = profile.counted, profile.total, profile.peak_missed_bytes
     return {
         "program": profile.program,
         "process": profile.process,
@@ -550,14 +553,18 @@ def plain(profile: Profile) -> dict[str, object]:
         "remarks": profile.remarks,
         "live_when_it_began_bytes": profile.began_bytes,
         "peak_after_s": profile.peak_s,
-        "counted": _plain_counts(counted),
-        "by_block_size": [{"block_bytes": one.block_bytes or None, **_plain_counts(one)} for one in profile.classes],
+        "counted": _plain_counts(counted, missed),
+        "by_block_size": [
+            {"block_bytes": one.block_bytes or None, **_plain_counts(one, missed)} for one in profile.classes
+        ],
         "functions": [_plain_row(frame, found) for frame, found in by_function(profile)],
     }
 
 
-def _plain_counts(counted: Counted) -> dict[str, dict[str, int]]:
-    amounts = {"in_all": counted.total, "live": counted.live, "at_the_peak": counted.peak}
+def _plain_counts(counted: Counted, missed_bytes: float) -> dict[str, dict[str, int]]:
+    """The error of the peak has what may have been missed of it."""
+    peak = replace(counted.peak, variance=counted.peak.variance + missed_bytes**2)
+    amounts = {"in_all": counted.total, "live": counted.live, "at_the_peak": peak}
     return {
         name: {"blocks": round(one.count), "bytes": round(one.bytes), "bytes_error": round(one.error)}
         for name, one in amounts.items()

@@ -591,7 +591,9 @@ def test_one_thread_that_sleeps(capsys: pytest.CaptureFixture[str]) -> None:
         status, out, error = says(capsys, "ctl", "--timeout", "1", child.pid, "stats")
         assert (status, out) == (2, "")
         assert "waiting until it asks for memory" in error
-        assert "asked for no memory meanwhile: hakmem has no thread in it; started with HAKMEM_CTL=1" in error
+        assert (
+            "asked for none that its cache doesn't have: hakmem has no thread in it; started with HAKMEM_CTL=1" in error
+        )
         with open(f"/proc/{child.pid}/mem", "rb", buffering=0) as memory:
             places = [place for base in ctl.library_bases(child.pid) if (place := ctl._wish_place(memory, base))]
             assert [ctl._read(memory, place, 8) for place in places] == [ctl.NO_WISH]

@@ -31,6 +31,7 @@ SITE static char *touch(char *p, size_t n) { memset(p, 1, n < 64 ? n : 64); retu
 """
 
 OWN = """
+static pthread_barrier_t all_work;
 SITE char *replaces(size_t n) { return touch(malloc(n), n); }
 static void *work(void *seed) {
     unsigned s = (unsigned)(size_t)seed;
@@ -41,12 +42,14 @@ static void *work(void *seed) {
         free(slots[k]);
         slots[k] = replaces(16 + (s >> 20) % 1024);
     }
+    pthread_barrier_wait(&all_work); /* so that the peak isn't the kernel's affair */
     for (int k = 0; k < 4096; k++) free(slots[k]);
     return NULL;
 }
 int main(int count, char **words) {
     int n = count > 1 ? atoi(words[1]) : 2;
     pthread_t threads[16];
+    pthread_barrier_init(&all_work, NULL, n);
     for (int i = 0; i < n; i++) pthread_create(&threads[i], NULL, work, (void *)(size_t)(i + 1));
     for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
     return 0;
@@ -71,6 +74,16 @@ int main(void) {
     pthread_create(&thread, NULL, churn, NULL);
     for (int i = 0; i < 1000000; i++) leaks(100);
     pthread_join(thread, NULL);
+    return 0;
+}
+"""
+
+PEAK = """
+static char *blocks[60100];
+int main(void) {
+    for (int i = 0; i < 100; i++) blocks[i] = touch(malloc(1000000), 1000000);
+    for (int i = 100; i < 60100; i++) blocks[i] = touch(malloc(40), 40);
+    for (int i = 100; i < 60100; i++) free(blocks[i]);
     return 0;
 }
 """
@@ -248,6 +261,18 @@ def test_a_leak_beside_a_busy_thread(tmp_path: Path, counting: Path, program: Pa
     expect_function(profile, "leaks", "peak", 100e6)
     rows = {row["function"]: row for row in profile["functions"]}  # type: ignore[attr-defined]
     assert rows["churns"]["live_bytes"] == 0
+
+
+@pytest.mark.parametrize("program", [PEAK], indirect=True)
+def test_sizes_at_the_peak(tmp_path: Path, program: Path) -> None:
+    """What came last is missing from them, and their error has it."""
+    (profile,) = told(tmp_path, [program])
+    rows = {row["block_bytes"]: row for row in profile["by_block_size"]}  # type: ignore[attr-defined]
+    assert rows[None]["at_the_peak"]["blocks"] == 100
+    small, large = rows[48]["at_the_peak"], rows[None]["at_the_peak"]
+    assert abs(small["bytes"] - 60000 * 40) <= 2 * small["bytes_error"] < 8e6
+    assert abs(large["bytes"] - 100e6) <= 2 * large["bytes_error"]
+    assert all(row["at_the_peak"]["blocks"] <= row["in_all"]["blocks"] for row in rows.values())
 
 
 @pytest.mark.parametrize("program", [BURST], indirect=True)

@@ -95,7 +95,8 @@ HAK_API long syscall(long number, ...) {
          e = va_arg(rest, long), f = va_arg(rest, long);
     va_end(rest);
     yield_before_call(number, a);
-    if (number == SYS_clone) return clone_from(__builtin_return_address(0), number, a, b, c, d, e);
+    if (number == SYS_clone || number == SYS_clone3)
+        return clone_from(__builtin_return_address(0), number, a, b, c, d, e);
     return HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f);
 }
 

@@ -97,8 +97,11 @@ static HAK_ATOMIC(bool) may_begin_alone;
 /* A program that forks or changes its user in each burst would begin and end a thread each time. 0: never so far. */
 static HAK_ATOMIC(uint64_t) alone_until_ms;
 
+/* Handlers of fork run, and may work in bursts. */
+static HAK_ATOMIC(bool) is_forking;
+
 static bool may_watch_alone(void) {
-    if (!hak_atomic_load(&may_begin_alone, relaxed)) return false;
+    if (!hak_atomic_load(&may_begin_alone, relaxed) || hak_atomic_load(&is_forking, relaxed)) return false;
     uint64_t until_ms = hak_atomic_load(&alone_until_ms, relaxed);
     return until_ms == 0 || hak_os_clock_ms() >= until_ms;
 }
@@ -490,6 +493,7 @@ void hak_background_watch(void) { hak_atomic_store(&may_begin_alone, !hak_os_beg
 /* What a program has free stays for the next burst, unless it is more than stays without the thread, or there will be
  * none any more. */
 void hak_background_yield(enum hak_yield why) {
+    if (why == HAK_YIELD_TO_FORK) hak_atomic_store(&is_forking, true, relaxed);
     /* Who is under a filter by now makes no system call here. A child of vfork asks for itself. */
     bool is_first = why == HAK_YIELD_FOR_GOOD && hak_atomic_load(&may_begin_alone, relaxed);
     if (is_first && (!is_borrowed() || is_unknown_child())) hak_atomic_store(&may_begin_alone, false, relaxed);
@@ -500,6 +504,8 @@ void hak_background_yield(enum hak_yield why) {
     if (state != HAK_BACKGROUND_ENDED) hak_atomic_store(&alone_until_ms, hak_os_clock_ms() + ALONE_MS, relaxed);
     if (end_and_join(why == HAK_YIELD_TO_FORK ? MOST_FORK_MS : MOST_END_MS)) hak_os_wait_until_gone(ended_id);
 }
+
+void hak_background_forked(void) { hak_atomic_store(&is_forking, false, relaxed); }
 
 static void note_process(int process) { hak_atomic_store(&own_process, process, relaxed); }
 

@@ -77,9 +77,13 @@ void hak_background_watch(void);
 
 /* Ends the thread that works for a program with one thread; none begins for ten seconds. If more than 16 MiB are free,
  * it gives back for 20 ms before; the rest goes back in the program's calls. FOR_GOOD: all that is free goes back, and
- * none begins any more. TO_FORK: waits for a second at most; a fork may go on beside it. */
+ * none begins any more. TO_FORK: waits for a second at most; a fork may go on beside it.
+ * None begins then until hak_background_forked: handlers of others follow. */
 enum hak_yield { HAK_YIELD, HAK_YIELD_TO_FORK, HAK_YIELD_FOR_GOOD };
 void hak_background_yield(enum hak_yield why);
+
+/* After a fork, in the parent and in the child. */
+void hak_background_forked(void);
 
 /* In a child after fork: there is no such thread. */
 void hak_background_after_fork(void);

@@ -204,6 +204,7 @@ static HAK_COLD void before_fork(void) {
  * it: the free memory of others is lost to it. A heap that is nobody's yet, or no more, may be counted then. So it is
  * where another library's handler, which was called before, has started threads: these use it already. */
 static HAK_COLD void in_child(void) {
+    hak_background_forked();
     if (hak_generation_is_settled()) return;
     struct hak_heap *own = hak_thread_heap->number == 0 ? NULL : hak_thread_heap;
     bool is_alone = hak_generation_begin();
@@ -243,5 +244,5 @@ __attribute__((constructor(101))) static void before_main(void) {
     hak_tight_begin();
     hak_thread_initialize(); /* now, and not while the program is making a key, perhaps with a lock */
     hak_generation_watch();
-    pthread_atfork(before_fork, NULL, in_child);
+    pthread_atfork(before_fork, hak_background_forked, in_child);
 }

@@ -245,6 +245,7 @@ void library_reset(void) {
     misses_seen = idle_periods = misses_to_skip = misses_to_look = 0;
     next_step_ms = next_holes_ms = 0;
     reused_at_rest = alone_until_ms = hak_allowance_limit_bytes = 0;
+    is_forking = false;
     may_leave_bytes = UINT64_MAX;
     left_to_sweep = UINT64_MAX;
     next_to_sweep = (struct cursor){0, 0};

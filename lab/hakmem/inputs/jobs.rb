@@ -1,7 +1,7 @@
 # jobs.rb JOBS RESTING: a worker of a job queue: ten threads make text, JSON and digests, then wait for work.
 #
 # It prints a checksum, makes the empty file RESTING, and rests until SIGTERM ends it.
-require "digest"
+require "digest/sha2" # now: Ruby would load it in the first thread that asks, and another one finds the half of it
 require "json"
 require "zlib"
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -552,6 +553,20 @@ static void expect_resident(long before_kib, long most_mib, const char *when, lo
            number, before_kib);
 }
 
+/* After a fork, in the parent and in the child. */
+static void bursts_after_a_fork(void) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        work_in_bursts();
+        _exit(count_tasks() != 2);
+    }
+    waitpid(child, &status, 0);
+    EXPECT(status == 0, "no thread in the child");
+    work_in_bursts();
+    EXPECT(count_tasks() == 2, "%d tasks", count_tasks());
+}
+
 /* A program that forks in a burst has one thread when it does, and so has its child. Either may make no call any more. */
 static void bursts_and_forks(void) {
     int status = -1;
@@ -751,11 +766,20 @@ static void begin_there(void) {
 
 /* A child that shares memory goes on from what lies on top of its own stack. */
 static void report_clone_by_syscall(void) {
-    enum { STACK_WORDS = 8192 };
+    enum { STACK_WORDS = 8192, TOP = STACK_WORDS - 8 };
     static void *stack[STACK_WORDS];
-    stack[STACK_WORDS - 8] = (void *)(uintptr_t)begin_there;
-    long child = syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, &stack[STACK_WORDS - 8], 0, 0, 0);
+    stack[TOP] = (void *)(uintptr_t)begin_there;
+    long child = syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, &stack[TOP], 0, 0, 0);
     tell_child("child", (pid_t)child);
+    printf("reached: %d\n", reached);
+    reached = 0;
+    stack[TOP] = (void *)(uintptr_t)begin_there;
+    struct clone_args wanted = {.flags = CLONE_VM | CLONE_VFORK,
+                                .exit_signal = SIGCHLD,
+                                .stack = (uintptr_t)stack,
+                                .stack_size = TOP * sizeof *stack};
+    child = syscall(SYS_clone3, &wanted, sizeof wanted);
+    tell_child("child of clone3", (pid_t)child);
     printf("reached: %d\n", reached);
     errno = 0;
     printf("refused: %ld", syscall(SYS_clone, CLONE_SIGHAND, 0, 0, 0, 0));
@@ -792,6 +816,7 @@ static const struct test_case owns[] = {{"leaves_alone", leaves_alone},
                                         {"workers_scheduling", workers_scheduling},
                                         {"asked", asked},
                                         {"bursts", bursts},
+                                        {"bursts_after_a_fork", bursts_after_a_fork},
                                         {"bursts_and_forks", bursts_and_forks},
                                         {"bursts_and_calls", bursts_and_calls},
                                         {"bursts_after_a_raw_fork", bursts_after_a_raw_fork},

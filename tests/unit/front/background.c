@@ -817,6 +817,18 @@ static void is_alone_for_a_while(void **state) {
     assert_non_null(fake_os.thread);
 }
 
+/* Handlers of fork that follow hakmem's work in bursts, too. */
+static void none_begins_before_a_fork(void **state) {
+    (void)state;
+    hak_background_watch();
+    hak_background_yield(HAK_YIELD_TO_FORK); /* there is none */
+    work_in_bursts();
+    assert_null(fake_os.thread);
+    hak_background_forked();
+    work_in_bursts();
+    assert_non_null(fake_os.thread);
+}
+
 static void take_time(void) {
     static uint32_t purges;
     fake_os.clock_ms += ++purges % 64 == 0;
@@ -1027,7 +1039,8 @@ UNIT_MAIN(cmocka_unit_test(not_for_a_small_program), cmocka_unit_test(with_two_t
           cmocka_unit_test(kernel_refuses), cmocka_unit_test(woken), cmocka_unit_test(gives_back_after_bursts),
           cmocka_unit_test(stays_between_bursts), cmocka_unit_test(pays_for_its_own_process), cmocka_unit_test(yields),
           cmocka_unit_test(yields_once), cmocka_unit_test(is_alone_for_a_while),
-          cmocka_unit_test(does_not_wait_for_long), cmocka_unit_test(does_not_wait_for_a_thread_that_waits_for_it),
-          cmocka_unit_test(stops_giving_back), cmocka_unit_test(gives_back_what_there_was),
-          cmocka_unit_test(does_not_yield_while_it_starts), cmocka_unit_test(does_not_yield_to_threads),
-          cmocka_unit_test(keeps_little_without_it), cmocka_unit_test(keeps_next_to_nothing_before_it))
+          cmocka_unit_test(none_begins_before_a_fork), cmocka_unit_test(does_not_wait_for_long),
+          cmocka_unit_test(does_not_wait_for_a_thread_that_waits_for_it), cmocka_unit_test(stops_giving_back),
+          cmocka_unit_test(gives_back_what_there_was), cmocka_unit_test(does_not_yield_while_it_starts),
+          cmocka_unit_test(does_not_yield_to_threads), cmocka_unit_test(keeps_little_without_it),
+          cmocka_unit_test(keeps_next_to_nothing_before_it))
