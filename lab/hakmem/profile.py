@@ -43,17 +43,10 @@ OWN_NAMES = frozenset(
     "malloc calloc realloc reallocarray aligned_alloc memalign posix_memalign valloc pvalloc __libc_malloc"
     " __libc_calloc __libc_realloc __libc_memalign".split()
 )
-OWN_PREFIXES = (
-    "hak_",
-    "operator new",
-    "new_",
-    "alloc_metered",
-    "alloc_missed",
-    "meter_large",
-    "calloc_missed",
-    "move_block",
-    "move_missed",
-    "resize_large",
+LINKED_IN_NAMES = frozenset(  # of hakmem's own functions, in a program that has no library of hakmem's
+    "alloc_metered alloc_missed meter_large calloc_missed move_block move_missed resize_large new_throwing new_array"
+    " new_nothrow new_array_nothrow new_aligned_throwing new_array_aligned new_aligned_nothrow"
+    " new_array_aligned_nothrow new_failed".split()
 )
 
 
@@ -456,13 +449,15 @@ def frames_of(symbols: Symbols, stack: Sequence[int], functions: Mapped[int, str
 def _native_frames(symbols: Symbols, addresses: Iterable[int]) -> list[Frame]:
     """Without the allocator's own, and up to the first address that is no code: there the chain led astray."""
     frames: list[Frame] = []
+    is_linked_in = not any(mapping.module.startswith(native.LIBRARIES) for mapping in symbols.mappings)
     for returns_to in addresses:
         address = returns_to - 1  # in the call, not behind it
         mapping = symbols.mapping(address)
         if mapping is None:
             break
         name = symbols.name(mapping, address)
-        is_own = mapping.module.startswith(native.LIBRARIES) or name in OWN_NAMES or name.startswith(OWN_PREFIXES)
+        is_own = mapping.module.startswith(native.LIBRARIES) or name in OWN_NAMES or name.startswith("operator new")
+        is_own = is_own or (is_linked_in and (name.startswith("hak_") or name.partition(".")[0] in LINKED_IN_NAMES))
         if frames or not is_own:
             frames.append(Frame(mapping.module, address - mapping.start + mapping.offset, name, address, mapping))
     return frames

@@ -361,6 +361,35 @@ def test_what_was_live_at_the_peak(tmp_path: Path) -> None:
     assert sums["burst"].peak_count == pytest.approx(30000, rel=0.06) and 0 <= found.peak_s <= found.elapsed_s
 
 
+NAMED = """
+#include <stdlib.h>
+static char *kept[4000];
+SITE char *new_node(size_t n) { return malloc(n); }
+SITE char *new_(size_t n) { return malloc(n); }
+SITE char *move_blocks(size_t n) { return malloc(n); }
+int main(void) {
+    for (int i = 0; i < 3000; i += 3) {
+        kept[i] = new_node(5000);
+        kept[i + 1] = new_(5000);
+        kept[i + 2] = move_blocks(5000);
+    }
+    return kept[2999] == NULL;
+}
+"""
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_functions_whose_names_are_like_hakmem_s(tmp_path: Path, is_linked: bool) -> None:
+    parts = [str(native.library().with_name("hakmem.o")), "-pthread"] if is_linked else []
+    source = NAMED.replace("SITE", "__attribute__((noinline))")
+    program = compile_c(tmp_path / "program", source, *FRAMES, *parts)
+    settings = {"HAKMEM_HEAP_PROFILE": f"1:{tmp_path / 'out.prof'}", "HAKMEM_HEAP_PROFILE_INTERVAL": "1K"}
+    settings |= {} if is_linked else {"LD_PRELOAD": str(native.library())}
+    subprocess.run([program], env=settings, check=True)
+    found = {frame.name for frame, _ in profile.by_function(profile.read(tmp_path / "out.prof")) if frame}
+    assert {"new_node", "new_", "move_blocks"} <= found <= {"new_node", "new_", "move_blocks", "main"}
+
+
 PARSER = """
 #include <stdlib.h>
 static char *kept[20000];
