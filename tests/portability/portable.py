@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,25 @@ def aarch64_stacks(compiler: str, folder: Path, emulator: str) -> None:
     stacks(compiler, folder, [emulator, "-cpu", "max", "-L", "/usr/aarch64-linux-gnu"], "-mbranch-protection=standard")
 
 
+def rests(compiler: str, folder: Path, library: Path, *emulator: str) -> None:
+    """Ten seconds after its last call a program has little more than its live blocks' pages."""
+    bursts, program = ROOT / "tests" / "abuse" / "resource", str(folder / "burst")
+    run(compiler, "-std=gnu17", "-D_GNU_SOURCE", "-O1", "-fno-builtin", "-pthread", f"-I{ROOT}/include", f"-I{ROOT}/bench",
+        f"{bursts}/burst.c", "-o", program)
+    run(sys.executable, f"{bursts}/bursts.py", "--lib", str(library), "--program", program, "--emulator", shlex.join(emulator))
+
+
+def aarch64_rests(compiler: str, folder: Path, emulator: str) -> None:
+    """With pages of a larger kernel's."""
+    library, handler = folder / "libhakmem.so", str(folder / "new_handler.o")
+    cxx = compiler.removesuffix("gcc") + "g++"
+    run(cxx, "-c", "-O2", "-fPIC", "-fexceptions", f"{ROOT}/src/api/new_handler.cpp", "-o", handler)
+    run(compiler, *FLAGS, *INCLUDES, "-fPIC", "-shared", "-Wl,-z,now,-z,nodelete", f"{ROOT}/src/hakmem.c", handler,
+        "-o", str(library))
+    for page_bytes in (16384, 65536):
+        rests(compiler, folder, library, emulator, "-p", str(page_bytes), "-L", "/usr/aarch64-linux-gnu")
+
+
 def clang_preload(compiler: str, folder: Path) -> None:
     library, program = str(folder / "libhakmem.so"), str(folder / "stress")
     handler = str(folder / "new_handler.o")
@@ -90,6 +110,7 @@ def musl_preload(compiler: str, folder: Path, cmake: str, glibc_library: Path) -
     run("env", f"LD_PRELOAD={build}/libhakmem.so", program, "4", "200000", "1")
     run(*stress, "-DSTRESS_HAK", "-static", f"{build}/hakmem.o", "-o", f"{program}-static")
     run(f"{program}-static", "4", "200000", "1")
+    rests(compiler, folder, build / "libhakmem.so")
 
     environment = {"LD_PRELOAD": str(glibc_library)}
     done = subprocess.run([program, "1", "1", "1"], env=environment, capture_output=True, text=True)
@@ -130,6 +151,7 @@ def main() -> int:
             static_stress(compiler, folder, [emulator] if target == "aarch64" and emulator else [], 60_000, *flags)
     if target == "aarch64":
         aarch64_stacks(compiler, folder, str(emulator))
+        aarch64_rests(compiler, folder, str(emulator))
     elif target != "emulated":
         stacks(compiler, folder, [], INDEX)
         stacks(compiler, folder, [], "-static", INDEX)

@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { MOST_THREADS = 8, PAGE = 4096, LOOKS = 12 };
+enum { MOST_THREADS = 8, LOOKS = 12 };
 
 static const struct kind {
     const char *name;
@@ -37,8 +37,22 @@ static struct {
 } burst;
 
 static const char *place = "";
+static size_t page_bytes;
 static size_t pages_kept[MOST_THREADS + 1]; /* of each thread */
 static pthread_barrier_t freed;
+
+/* An emulator's pages may be larger than those that statm counts. */
+static size_t resident_kib(void) {
+    char text[4096];
+    int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    EXPECT(length > 0, "/proc/self/status");
+    close(file);
+    text[length] = 0;
+    const char *resident = strstr(text, "\nVmRSS:");
+    EXPECT(resident != NULL, "VmRSS in %s", text);
+    return strtoul(resident + strlen("\nVmRSS:"), NULL, 10);
+}
 
 static uint64_t next_random(uint64_t *state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -69,8 +83,8 @@ static size_t count_pages(const struct block *blocks, size_t count) {
     size_t pages = 0;
     uintptr_t next = 0; /* the first page not counted yet */
     for (size_t i = 0; i < count; i++) {
-        uintptr_t first = (uintptr_t)blocks[i].start / PAGE,
-                  last = ((uintptr_t)blocks[i].start + blocks[i].bytes - 1) / PAGE;
+        uintptr_t first = (uintptr_t)blocks[i].start / page_bytes,
+                  last = ((uintptr_t)blocks[i].start + blocks[i].bytes - 1) / page_bytes;
         if (first < next) first = next;
         if (last >= first) pages += last - first + 1;
         if (last + 1 > next) next = last + 1;
@@ -100,7 +114,7 @@ static void run_once(size_t thread, size_t keep) {
     EXPECT(blocks != MAP_FAILED, "mmap");
     for (; have < burst.bytes && count < limit; count++) {
         size_t bytes = pick_size(&random);
-        if (bytes > burst.bytes - have && count != 0 && burst.kind->least > PAGE) break;
+        if (bytes > burst.bytes - have && count != 0 && burst.kind->least > 4096) break;
         blocks[count] = (struct block){malloc(bytes), bytes};
         EXPECT(blocks[count].start != NULL, "malloc(%zu)", bytes);
         memset(blocks[count].start, 1 + (int)(count % 100), bytes);
@@ -146,6 +160,7 @@ int main(int argc, char **argv) {
     size_t threads = strtoul(argv[3], NULL, 10);
     EXPECT(burst.kind != NULL && threads <= MOST_THREADS, "a kind, and at most %d threads", MOST_THREADS);
     burst.bytes = (strtoul(argv[2], NULL, 10) << 20) / (threads + (threads == 0));
+    page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     burst.times = strtoul(argv[4], NULL, 10);
     burst.kept = strtoul(argv[5], NULL, 10);
     if (argc == 8) place = argv[7];
@@ -154,7 +169,7 @@ int main(int argc, char **argv) {
         say("refused\n");
         return 0;
     }
-    size_t before = resident_bytes(); /* a child has not looked at each file's pages yet */
+    size_t before = resident_kib(); /* a child has not looked at each file's pages yet */
     if (strcmp(place, "child") == 0) go_on_in_child(NULL, 0);
     if (threads == 0) run(NULL);
     pthread_barrier_init(&freed, NULL, (unsigned)threads + 1);
@@ -167,10 +182,10 @@ int main(int argc, char **argv) {
     if (strcmp(place, "stopped") == 0) raise(SIGSTOP);
     struct timespec rest = {.tv_sec = (time_t)strtol(argv[6], NULL, 10)};
     size_t limit = before;
-    for (size_t i = 0; i <= threads; i++) limit += pages_kept[i] * PAGE;
+    for (size_t i = 0; i <= threads; i++) limit += pages_kept[i] * page_bytes / KIB;
     for (int looks = 0; looks < LOOKS; looks++) {
         nanosleep(&rest, NULL);
-        say("resident %zu limit %zu\n", resident_bytes() >> 10, limit >> 10);
+        say("resident %zu limit %zu\n", resident_kib(), limit);
     }
     return 0;
 }

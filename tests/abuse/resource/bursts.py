@@ -5,13 +5,16 @@ has what its live blocks' pages take, and little more.
 
 On a busy machine hakmem's thread may have to wait for its turn, so who has more is looked at again, for two minutes.
 
-    bursts.py --lib LIBRARY --program burst [--large]
+    bursts.py --lib LIBRARY --program burst [--large] [--emulator 'WORD...']
+
+An emulator of processors is slow, and doesn't know all that fork and madvise do: a part is run there, of 32 MiB each.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,6 +37,7 @@ LOCKED_KIB = 16 * 1024  # the kernel brings in all of a new mapping, also what n
 ALONE_KIB = 16 * 1024  # that may stay where no thread of hakmem's can begin
 LAST_SLABS_KIB = 768  # of one burst in one thread: the last slab of each class stays, and a medium one has many pages;
 # a copy only frees what its parent has used
+EMULATOR_KIB = 8 * 1024  # it keeps what it has translated, its own stacks, and a record of each page that was mapped
 HOLES_SHARE = 512  # of such a burst above 128 MiB: its last calls don't come to all pages between live blocks
 
 
@@ -47,11 +51,15 @@ class Row:
     background: str = "auto"
     place: str = ""
 
-    def start(self, program: Path, library: Path) -> subprocess.Popen[str] | None:
+    def start(self, program: Path, library: Path, emulator: list[str]) -> subprocess.Popen[str] | None:
         """Returns when all is freed: then it sleeps. None where it may not lock its memory."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HAKMEM_")}
         words = [str(program), self.kind, str(self.mib), str(self.threads), str(self.times), str(self.kept), str(REST_S)]
-        environment |= {"LD_PRELOAD": str(library), "HAKMEM_BACKGROUND": self.background}
+        environment["HAKMEM_BACKGROUND"] = self.background
+        if emulator:
+            words = [*emulator, "-E", f"LD_PRELOAD={library}", *words]
+        else:
+            environment["LD_PRELOAD"] = str(library)
         if self.place == "huge":
             environment["HAKMEM_THP"] = "on"
         elif self.place:
@@ -66,7 +74,7 @@ class Row:
             sys.exit(f"{self}: {first}{child.communicate()[1]}")
         return None if first == "refused\n" else child
 
-    def verdict(self, child: subprocess.Popen[str]) -> str | None:
+    def verdict(self, child: subprocess.Popen[str], beside_kib: int) -> str | None:
         """What is wrong, if anything is. The program says what it has each REST_S, until it is ended."""
         found = f"{self}: it has said nothing"
         with child:
@@ -82,7 +90,7 @@ class Row:
                 is_single = self.threads == 0 and (self.times == 1 and self.kind == "medium" or self.place == "copied")
                 holes = self.mib * 1024 / HOLES_SHARE if self.mib > 128 else 0
                 slabs = LAST_SLABS_KIB + holes if is_single else 0
-                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + locked + slabs
+                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + locked + slabs + beside_kib
                 found = f"{self}: {resident} KiB resident, {limit} KiB in use, {most:.0f} KiB allowed"
                 if resident <= most:
                     child.kill()
@@ -95,6 +103,7 @@ def main() -> None:
     parser.add_argument("--lib", type=Path, required=True)
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--emulator", type=shlex.split, default=[])
     options = parser.parse_args()
     sizes = (512, 1024) if options.large else (4, 32, 128)
     rows = [Row(kind, mib, threads, 1, kept) for kind in KINDS for mib in sizes for threads in THREADS for kept in KEPT]
@@ -103,8 +112,11 @@ def main() -> None:
     rows += [replace(row, times=TIMES, background="0") for row in again if row.threads == 0]
     if not options.large:
         rows += [Row(kind, 32, 0, times, 64, place=place) for place in PLACES for kind in KINDS for times in (1, TIMES)]
-    sleeping = [(row, row.start(options.program, options.lib)) for row in rows]
-    wrong = [why for row, child in sleeping if child is not None and (why := row.verdict(child)) is not None]
+    if options.emulator:
+        rows = [row for row in rows if row.mib == 32 and row.place == "" and row.background != "0"]
+    sleeping = [(row, row.start(options.program, options.lib, options.emulator)) for row in rows]
+    beside_kib = EMULATOR_KIB if options.emulator else 0
+    wrong = [why for row, child in sleeping if child is not None and (why := row.verdict(child, beside_kib)) is not None]
     if wrong:
         sys.exit("\n".join(wrong))
     print(f"{sum(child is not None for _, child in sleeping)} of {len(rows)} bursts")

@@ -1,13 +1,13 @@
 """huge_pages_of_the_system.py: however the system gives huge pages, small programs stay small, and what is freed goes back.
 
-    huge_pages_of_the_system.py --lib LIBRARY --bench FOLDER
+    huge_pages_of_the_system.py --lib LIBRARY --bench FOLDER --program burst
 
 Sets transparent_hugepage/enabled, and the sizes below 2 MiB that Linux 6.8 and later know, for some seconds each, and has the
 kernel look for memory to make huge pages of all the time; and puts back what was there, however the test ends. Without the
 right to do so, it is skipped. Programs of FOLDER that use a few MiB must have the peak RSS and the page faults that they have
 where huge pages are given when they are asked for, and a tenth more at most. After a burst of 512 MiB, or of many threads, most
 of it freed, no more may stay resident than there, and the system must have the rest available: what was given back of a huge
-page that the kernel keeps whole is neither resident nor available.
+page that the kernel keeps whole is neither resident nor available. At rest the bursts of bursts.py hold what they hold there.
 """
 
 from __future__ import annotations
@@ -150,10 +150,17 @@ def compare_bursts(words: str, before: dict[str, float], arguments: argparse.Nam
     return False
 
 
+def rests(arguments: argparse.Namespace) -> bool:
+    bursts = Path(__file__).with_name("bursts.py")
+    command = [sys.executable, bursts, "--lib", arguments.lib, "--program", arguments.program]
+    return subprocess.run(command, check=False).returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True)
     parser.add_argument("--bench", type=Path, required=True)
+    parser.add_argument("--program", type=Path, required=True)
     arguments = parser.parse_args()
     if not os.access(ENABLED, os.R_OK | os.W_OK):
         print(f"skipped: {ENABLED} can't be written by this user")
@@ -168,6 +175,7 @@ def main() -> int:
             with huge_pages(*system):
                 kept += [compare_small(words, before[words], small_figures(words, arguments)) for words in SMALL]
                 kept += [compare_bursts(words, limits[words], arguments) for words in BURSTS]
+                kept.append(rests(arguments))
     return 0 if all(kept) else 1
 
 
