@@ -20,7 +20,7 @@ from pathlib import Path
 from hakmem import measure, settings, statistics
 from hakmem.allocators import Allocator
 from hakmem.errors import LabError, NegativeError
-from hakmem.measure import Case, Step, Variant
+from hakmem.measure import METRICS, Case, CommandCase, Step, Variant
 from hakmem.statistics import Interval
 
 PAIRS = 10  # of the first look at a commit
@@ -226,6 +226,8 @@ class Bisection:
         self.on_step, self.on_line = on_step, on_line
         self.lines: dict[str, Line] = {}  # by commit
         self.limit: float | None = None  # None: the bad commit is not judged yet
+        if metric and type(case) is CommandCase and metric not in METRICS:  # a benchmark may have any
+            raise LabError(f"no figure {metric!r} of a command; there are {', '.join(METRICS)}")
 
     def run(self, good: str, after: Sequence[str], threshold: float) -> Report:
         """Looks for the commit that made most of the difference, not for the first that made some: bad is what is worse

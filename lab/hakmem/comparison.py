@@ -21,7 +21,7 @@ from hakmem.statistics import CONFIDENCE, Interval, Verdict
 
 COMPARED = ("wall_s", "cpu_s", "peak_rss_bytes", "minor_faults")
 
-BUSY = 0.75  # of the cores
+BUSY, OTHERS_BUSY = 0.75, 0.25  # of the cores: what was waiting before, and what others had meanwhile
 
 Figure = Callable[[str, str], Sequence[float]]  # of a case and a variant; empty: there is none
 
@@ -222,10 +222,14 @@ def _rest(others: Sequence[Comparison]) -> tuple[str, ...]:
 
 def _busy(record: Record) -> tuple[str, ...]:
     """The load before the first run is other programs'."""
-    facts = record.machine
-    if facts.load[0] <= facts.cores * BUSY:
+    facts, others = record.machine, record.others_busy or 0
+    if facts.load[0] > facts.cores * BUSY:
+        how = f"load {facts.load[0]:.1f} on {words.cores(facts)}"
+    elif others > facts.cores * OTHERS_BUSY:
+        how = f"they had {others:.1f} of {words.cores(facts)} meanwhile"
+    else:
         return ()
-    return (f"Other programs were busy: load {facts.load[0]:.1f} on {words.cores(facts)}. Repeat it without them.",)
+    return (f"Other programs were busy: {how}. Repeat it without them.",)
 
 
 def _report(

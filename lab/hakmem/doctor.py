@@ -6,7 +6,7 @@ A finding is a fact that was looked up, what it means for hakmem, and what to do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -196,6 +196,7 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
         yield ok("command", f"{path} takes hakmem")
     if cleans:
         yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
+    yield from _ignored_settings(environment, library)
     yield from _private_allocators(programs[-1].file, environment)
 
 
@@ -263,9 +264,17 @@ def _running_program(process: HostProcess, program: str, is_linked: bool, librar
 
 
 def _version_and_settings(process: HostProcess, file: Path, library: Path) -> Iterator[Finding]:
-    yield ok("version", native.version(library) if _is_same(file, library) else "another build than this command's")
+    is_same = _is_same(file, library)
+    yield ok("version", native.version(library) if is_same else "another build than this command's")
     given = [f"{name}={value}" for name, value in process.environment().items() if name.startswith(settings.PREFIX)]
     yield ok("its settings", " ".join(sorted(given)) or "none: all have their defaults")
+    if is_same:
+        yield from _ignored_settings(process.environment(), library)
+
+
+def _ignored_settings(environment: Mapping[str, str], library: Path) -> Iterator[Finding]:
+    for line in settings.ignored(environment, library):
+        yield note("setting", f"ignored: {line}", "docs/settings.md lists them, and what they take")
 
 
 def _is_same(file: Path, library: Path) -> bool:

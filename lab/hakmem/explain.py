@@ -313,7 +313,10 @@ def _sizes(classes: Sequence[Plain]) -> Iterator[tuple[str, ...]]:
     for one in shown:
         yield (amount(one["block_bytes"], "B"), *_cells(one))
     if others:
-        yield (f"{len(others)} other sizes", *_cells({name: sum(one[name] for one in others) for name in COUNTS}))
+        yield (
+            f"{len(others)} other size{'s' * (len(others) > 1)}",
+            *_cells({name: sum(one[name] for one in others) for name in COUNTS}),
+        )
 
 
 def _cells(one: Plain) -> tuple[str, ...]:

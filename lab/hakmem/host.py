@@ -59,6 +59,8 @@ class Host:
         if pid is not None:
             if not (self.root / "proc" / str(pid)).is_dir():
                 raise LabError(f"there is no process {pid}")
+            if (process.status("State") or "").startswith("Z"):
+                raise LabError(f"process {pid} has ended, and waits for its parent")
             if not process.auxiliary():
                 raise LabError(f"process {pid} can't be looked at: a kernel's, or another user's")
         return process

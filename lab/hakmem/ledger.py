@@ -92,6 +92,7 @@ class Record(_Model, frozen=True, kw_only=True):
     settings: dict[str, str]  # the caller's, of hakmem and of its peers
     machine: Machine
     load_at_end: tuple[float, float, float]
+    others_busy: float | None = None  # how many processors other programs had meanwhile; None: unknown
     machines: dict[str, Machine] = {}  # by name, where several ran the rounds; `machine` is the first of them
     blocks: list[str] = []  # the machine of each round; empty: there was one
     size: Literal["full", "sanity"]  # full: a case has >= 1 s or >= 10 M operations in every run
@@ -164,6 +165,7 @@ def from_measurement(
         settings=process.caller_settings(),
         machine=next(iter(machines.values()), start),
         load_at_end=measurement.load_at_end,
+        others_busy=measurement.others_busy,
         machines=machines,
         blocks=measurement.blocks if machines else [],
         size="sanity" if len(short) == len(measurement.cases) else "full",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from hakmem import process, tree
 from hakmem.allocators import SYSTEM, Allocator
 from hakmem.errors import InterruptedEarly, LabError
+from hakmem.machine import processor_time
 
 if TYPE_CHECKING:  # msgspec is in the laboratory's environment only; tests of programs have no more than Python
     from hakmem.machine import Machine
@@ -156,6 +157,7 @@ class Measurement:
     blocks: list[str] = field(default_factory=list)  # the machine of each round
     machines: dict[str, Machine] = field(default_factory=dict)  # others than this: by name, before its first round
     load_at_end: tuple[float, float, float] = (0, 0, 0)
+    others_busy: float | None = None  # how many processors other programs had, on average; None: unknown
     samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -459,6 +461,7 @@ def measure(
             result.blocks.append(done.machine)
             result.rounds += 1
 
+    start = processor_time() if place is None else None
     try:
         for done in (place or Here()).run(next_turn, on_run):
             with process.interrupted_later():
@@ -480,6 +483,8 @@ def measure(
             raise
         result.interrupted, result.no_room = True, error
         result.notes.append(f"{result.rounds} of {rounds} rounds: {error.strerror or error}")
+    if start and (finish := processor_time()):
+        result.others_busy = finish.others_since(start)
     for case_name, variant_name in failed:  # what failed half-way has no figure
         result.samples[case_name][variant_name].clear()
     result.notes += _remarks(result)

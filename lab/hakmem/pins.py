@@ -77,6 +77,7 @@ class Site:
     figures: Figures
     returned: float  # by it alone
     returned_with: float  # by it and all that stand before it
+    pinned_with: float  # by them, on pages that no other site holds
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Pins:
     nameless: list[str]  # lines that tell which functions have no names, and why
     stacks: dict[Stack, Figures]
     holders: dict[frozenset[Key], float]  # bytes of pages by all that hold them; UNKNOWN's key for what isn't sampled
+    pinned_by: dict[frozenset[Key], float]  # bytes of these pages that are not in use
 
     @property
     def pinned(self) -> int:
@@ -110,8 +112,7 @@ class Pins:
 
     def returned(self, keys: Iterable[Key]) -> float:
         """What freeing all blocks of these sites gives back."""
-        named = frozenset(keys)
-        return sum(size for holders, size in self.holders.items() if holders <= named)
+        return _of_subsets(self.holders, keys)
 
     def sites(self) -> list[Site]:
         """Those that pin most first."""
@@ -123,7 +124,8 @@ class Pins:
         found = []
         for key, figures in ordered:
             before.append(key)
-            found.append(Site(key, figures, self.returned([key]), self.returned(before)))
+            alone, together = self.returned([key]), self.returned(before)
+            found.append(Site(key, figures, alone, together, _of_subsets(self.pinned_by, before)))
         return found
 
     def plain(self) -> Plain:
@@ -215,6 +217,7 @@ def pins(measured: Plain) -> Pins:
         len(pages),
         nameless(symbols.strangers),
         defaultdict(Figures),
+        defaultdict(float),
         defaultdict(float),
     )
     for page in pages:
@@ -313,6 +316,12 @@ def _share(found: Pins, page: _Page, weight: float, pinned_weight: float) -> Non
     if page.strangers:
         holders.add(key_of((UNKNOWN,)))
     found.holders[frozenset(holders)] += weight * page.bytes
+    found.pinned_by[frozenset(holders)] += pinned_weight * (page.bytes - page.live)
+
+
+def _of_subsets(sizes: Mapping[frozenset[Key], float], keys: Iterable[Key]) -> float:
+    named = frozenset(keys)
+    return sum(size for holders, size in sizes.items() if holders <= named)
 
 
 # ---- To be shown -----------------------------------------------------------------------------------------------------
@@ -372,10 +381,9 @@ def _help(of: Pins, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
         count += 1
     for first in sorted({min(count, 1), count} - {0}):
         name = "the first site's blocks" if first == 1 else f"the first {first} sites' blocks"
-        live = sum(site.figures.live_bytes for site in sites[:first])
-        returned = sites[first - 1].returned_with
-        yield f"freeing {name} earlier", amount(returned, "B")
-        yield f"{name} side by side, on pages of their own", amount(max(returned - live, 0), "B")
+        last = sites[first - 1]
+        yield f"freeing {name} earlier", amount(last.returned_with, "B")
+        yield f"{name} side by side, on pages of their own", amount(last.pinned_with, "B")
 
 
 def _placements(answer: Answer) -> Table:

@@ -22,7 +22,7 @@ from hakmem import files, native
 from hakmem.errors import LabError
 from hakmem.symbols import Mapping, Symbols, nameless
 
-FIRST_LINE = "hakmem heap profile 2"
+FIRST_LINE = "hakmem heap profile 3"
 RECORDS = ("class", "site", "function", "build_id")  # of these there are many
 WEIGHT_ONE = 1024
 VARIANCE_UNIT = 64**2  # bytes^2
@@ -35,6 +35,8 @@ LEAST_SAMPLES = 4  # of a row: with fewer its error is more than half of it
 IN_PYTHON, IS_INNERMOST = 1 << 63, 1 << 62
 LINE_BITS, FUNCTION_BITS = 24, 38
 LOOP = "_PyEval_EvalFrameDefault"  # of the interpreter: each call runs a function of Python, and those that it calls
+
+UNLOADED = "(unloaded library)"
 
 LIFETIMES = ("below_10ms", "below_100ms", "below_1s", "below_10s", "below_100s", "later")
 
@@ -201,7 +203,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Samples of one size of block: what was asked for in all, and of what was freed."""
+    """Samples of one size of block: what was asked for in all, of what was freed, and of what was live at the peak."""
 
     block_bytes: int
     chance: float  # of a block, to be sampled
@@ -209,15 +211,17 @@ class Sizes:
     bytes: int = 0
     freed_weight: int = 0
     freed_bytes: int = 0
+    peak_weight: int = 0
+    peak_bytes: int = 0
+    unsampled: float = 0  # live blocks of unknown sizes, at most: from before the profile, or from while it was off
 
     def minus(self, other: Sizes) -> Sizes:
-        return Sizes(
-            self.block_bytes,
-            self.chance,
-            self.weight - other.weight,
-            self.bytes - other.bytes,
-            self.freed_weight - other.freed_weight,
-            self.freed_bytes - other.freed_bytes,
+        return replace(
+            self,
+            weight=self.weight - other.weight,
+            bytes=self.bytes - other.bytes,
+            freed_weight=self.freed_weight - other.freed_weight,
+            freed_bytes=self.freed_bytes - other.freed_bytes,
         )
 
     def of_all(self, count: int) -> Amount:
@@ -227,18 +231,49 @@ class Sizes:
         return self._amount(count, self.freed_weight, self.freed_bytes)
 
     def of_live(self, count: int) -> Amount:
-        return self._amount(count, self.weight - self.freed_weight, self.bytes - self.freed_bytes)
+        return self._with_unsampled(count, self.weight - self.freed_weight, self.bytes - self.freed_bytes)
 
-    def _amount(self, count: int, weight: int, size: int) -> Amount:
-        """So many blocks. Sizes between a and b whose mean is m vary by (m - a) (b - m) at most (Bhatia and Davis)."""
+    def of_peak(self, count: int) -> Amount:
+        return self._with_unsampled(count, self.peak_weight, self.peak_bytes)
+
+    def of_unsampled(self, count: float) -> Amount:
+        """Blocks that may all have been asked for with one size, which may be any."""
+        least, highest = self._bounds
+        return Amount(count, count * self._middle, (count * (highest - least) / 2) ** 2)
+
+    def _with_unsampled(self, count: int, weight: int, size: int) -> Amount:
+        """What samples don't stand for is unsampled, as far as there can be so much."""
+        stands_for = weight / WEIGHT_ONE
+        unsampled = min(max(count - stands_for, 0), self.unsampled)
+        found = self._amount(count - unsampled, weight, size) + self.of_unsampled(unsampled)
+        if 0 < unsampled < count:  # how many there are of either is an estimate
+            apart = (size * WEIGHT_ONE / weight if weight > 0 else self._mean) - self._middle
+            found = replace(found, variance=found.variance + stands_for * (1 / self.chance - 1) * apart**2)
+        return replace(found, count=count)
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        """More than the first, up to the second was asked for."""
         highest = self.block_bytes
-        least = highest // 2 if highest > LARGEST_APART else highest - max(LEAST_STEP, highest // 8)
+        return highest // 2 if highest > LARGEST_APART else highest - max(LEAST_STEP, highest // 8), highest
+
+    @property
+    def _middle(self) -> float:
+        return sum(self._bounds) / 2
+
+    @property
+    def _mean(self) -> float:
+        return self.bytes * WEIGHT_ONE / self.weight if self.weight > 0 else self._middle
+
+    def _amount(self, count: float, weight: int, size: int) -> Amount:
+        """So many blocks. Their mean size is that of their samples, and of one more, which is as all are on average.
+        Sizes between a and b whose mean is m vary by (m - a) (b - m) at most (Bhatia and Davis), with m as if one more
+        sample were in the middle: few that are alike don't tell that all are."""
+        least, highest = self._bounds
         samples = weight / WEIGHT_ONE * self.chance
-        if samples < 0.5:  # none
-            mean, variance = (least + highest) / 2, (highest - least) ** 2 / 12
-        else:
-            mean = size * WEIGHT_ONE / weight
-            variance = max(mean - least, 0) * max(highest - mean, 0) / samples
+        mean = (size * self.chance + self._mean) / (samples + 1)
+        likely = (samples * mean + self._middle) / (samples + 1)
+        variance = max(likely - least, 0) * max(highest - likely, 0) / (samples + 1)
         return Amount(count, count * mean, count**2 * variance)
 
 
@@ -277,7 +312,7 @@ class Profile:
     sites: tuple[Site, ...]
     program: str
     classes: tuple[Counted, ...]  # by size of block
-    began_bytes: int = 0  # live when the profile was switched on, in blocks
+    began: Amount = Amount()  # live when the profile was last switched on, and not sampled
     peak_s: float = 0  # when the heap was largest
     peak_rise: float = 1  # that it took to it, since its sizes were counted last
     peak_missed_bytes: float = 0  # that may have come and gone at the peak, of any size, since then
@@ -293,7 +328,7 @@ class Profile:
     @property
     def began_before(self) -> bool:
         """The program had memory worth a word when the profile was switched on."""
-        return not self.is_difference and self.began_bytes > self.counted.peak.bytes / 100
+        return not self.is_difference and self.began.bytes > self.counted.peak.bytes / 100
 
     @property
     def remarks(self) -> list[str]:
@@ -307,15 +342,17 @@ class Profile:
             said.append(f"the profile was off for {self.off_s:,.1f} s in between: what was allocated then is missing")
         if self.in_runs:
             said.append("samples came in runs, as `pins` takes them: errors of functions are larger than they say")
+        if any(frame.name == UNLOADED for site in self.sites for frame in site.frames):
+            said.append("a library was unloaded: to see names, keep it (RTLD_NODELETE) while you profile")
         if not self.is_whole:
             said.append("the file is cut off: names may be missing")
         return said
 
     @property
     def counted(self) -> Counted:
-        """Of all sizes. The peak is as high as any look has found the heap."""
+        """Of all sizes. The peak is as high as any look has found the heap; its blocks are those of the last note."""
         found = sum(self.classes, Counted(0))
-        return replace(found, peak=found.peak.times(self.peak_rise))
+        return replace(found, peak=replace(found.peak.times(self.peak_rise), count=found.peak.count))
 
     @property
     def nameless(self) -> list[str]:
@@ -351,6 +388,7 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         raise LabError(f"{name}: {why}: it does not begin with {FIRST_LINE!r}")
     end = lines.index("maps")
     head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in RECORDS}
+    classes, began = _classes(head, [line.split()[1:] for line in lines[1:end] if line.startswith("class ")])
     most, noted = int(head["most_bytes"][0]), int(head["noted_bytes"][0])
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
     ids = dict(line.split()[1:] for line in lines[1:end] if line.startswith("build_id "))
@@ -377,8 +415,8 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
         peak_rise=max(most / noted, 1) if noted > 0 else 1,
         peak_missed_bytes=max(most - noted, 0) + max(most / LOOKS, LEAST_LOOK_BYTES),
-        classes=_classes(head, [line.split()[1:] for line in lines[1:end] if line.startswith("class ")]),
-        began_bytes=int(head["began_bytes"][0]),
+        classes=classes,
+        began=began,
         identity=" ".join(head.get("identity", [])),
         off_s=int(head.get("off_ms", ["0"])[0]) / 1000,
         is_off="is_off" in head,
@@ -387,21 +425,25 @@ def parse(text: str, name: str, root: str = "") -> Profile:
     )
 
 
-def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) -> tuple[Counted, ...]:
+def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) -> tuple[tuple[Counted, ...], Amount]:
+    """With what was live when the profile was switched on, and not sampled."""
     large_total, large_memory, large_live, large_peak = map(int, head["large"])
     asked = large_total / large_memory if large_memory else 1  # of what large objects have in pages
     found, interval = [], max(int(head["interval_bytes"][0]), 1)
+    began = Amount(bytes=int(head["unsampled_large_bytes"][0]) * asked)
     for row in rows:
-        block_bytes, total, live, peak, *sums = map(int, row)
+        block_bytes, total, live, peak, weight, size, freed_weight, freed_size, *of_peak, unsampled = map(int, row)
         if block_bytes == 0:
             amounts = Amount(total, large_total), Amount(live, large_live * asked), Amount(peak, large_peak * asked)
             found.append(Counted(0, *amounts))
+            began += Amount(unsampled)
             continue
-        weight, size, freed_weight, freed_size = sums
         chance = -math.expm1(-block_bytes / interval)
-        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size)
-        found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), sizes.of_all(peak), sizes))
-    return tuple(found)
+        most = math.inf if "is_off" in head else unsampled
+        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size, of_peak[0], of_peak[1], most)
+        found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), sizes.of_peak(peak), sizes))
+        began += sizes.of_unsampled(unsampled)
+    return tuple(found), began
 
 
 def _figures(raw: dict[str, int]) -> Figures:
@@ -447,20 +489,25 @@ def frames_of(symbols: Symbols, stack: Sequence[int], functions: Mapped[int, str
 
 
 def _native_frames(symbols: Symbols, addresses: Iterable[int]) -> list[Frame]:
-    """Without the allocator's own, and up to the first address that is no code: there the chain led astray."""
+    """Without the allocator's own, and up to the first address that is no code: there the chain led astray. Such ones
+    right behind the allocator's are a library's that is gone."""
     frames: list[Frame] = []
+    gone = [Frame("", 0, UNLOADED)]
     is_linked_in = not any(mapping.module.startswith(native.LIBRARIES) for mapping in symbols.mappings)
     for returns_to in addresses:
         address = returns_to - 1  # in the call, not behind it
         mapping = symbols.mapping(address)
         if mapping is None:
-            break
+            if frames not in ([], gone):
+                break
+            frames = [*gone]
+            continue
         name = symbols.name(mapping, address)
         is_own = mapping.module.startswith(native.LIBRARIES) or name in OWN_NAMES or name.startswith("operator new")
         is_own = is_own or (is_linked_in and (name.startswith("hak_") or name.partition(".")[0] in LINKED_IN_NAMES))
         if frames or not is_own:
             frames.append(Frame(mapping.module, address - mapping.start + mapping.offset, name, address, mapping))
-    return frames
+    return [] if frames == gone else frames
 
 
 def _python_frame(word: int, functions: Mapped[int, str]) -> Frame:
@@ -546,7 +593,7 @@ def plain(profile: Profile) -> dict[str, object]:
         "samples": total.samples,
         "lost_samples": profile.lost_samples,
         "remarks": profile.remarks,
-        "live_when_it_began_bytes": profile.began_bytes,
+        "live_when_it_began": _plain_amount(profile.began),
         "peak_after_s": profile.peak_s,
         "counted": _plain_counts(counted, missed),
         "by_block_size": [
@@ -560,10 +607,11 @@ def _plain_counts(counted: Counted, missed_bytes: float) -> dict[str, dict[str, 
     """The error of the peak has what may have been missed of it."""
     peak = replace(counted.peak, variance=counted.peak.variance + missed_bytes**2)
     amounts = {"in_all": counted.total, "live": counted.live, "at_the_peak": peak}
-    return {
-        name: {"blocks": round(one.count), "bytes": round(one.bytes), "bytes_error": round(one.error)}
-        for name, one in amounts.items()
-    }
+    return {name: _plain_amount(one) for name, one in amounts.items()}
+
+
+def _plain_amount(one: Amount) -> dict[str, int]:
+    return {"blocks": round(one.count), "bytes": round(one.bytes), "bytes_error": round(one.error)}
 
 
 def _plain_row(frame: Frame | None, found: Figures) -> dict[str, object]:

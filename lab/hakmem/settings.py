@@ -119,7 +119,12 @@ def expect_callers(library: Path) -> None:
 
 
 def _expect_taken(settings: Mapping[str, str], library: Path) -> None:
-    for found in _IGNORED.finditer(_said(library, settings)):
-        what, why = found.groups()
-        if why != OF_ANOTHER:
-            raise LabError(what + why)
+    for what in ignored(settings, library):
+        raise LabError(what)
+
+
+def ignored(environment: Mapping[str, str], library: Path) -> list[str]:
+    """What the library would say of settings that it ignores, a line each."""
+    settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+    said = _IGNORED.finditer(_said(library, settings)) if settings else ()
+    return [what + why for what, why in (found.groups() for found in said) if why != OF_ANOTHER]

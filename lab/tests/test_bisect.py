@@ -6,10 +6,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hakmem import bisect, settings
-from hakmem.bisect import Answer, Bisection, SkipError
+from hakmem.bisect import Answer, Bisection, Builds, SkipError
 from hakmem.commands import bisect as command
 from hakmem.errors import InterruptedEarly, LabError, NegativeError
 from hakmem.measure import CommandCase, SameOutput, Sample, Variant
@@ -273,6 +274,11 @@ class Faulting(Timed):
         of_time = super().run(variant)
         faults = float(self.runs[-1]) - 1
         return replace(of_time, values={**of_time.values, **({"major_faults": faults} if faults >= 0 else {})})
+
+
+def test_a_figure_that_no_command_has_is_refused_before_anything_is_built() -> None:
+    with pytest.raises(LabError, match=r"^no figure 'foo' of a command; there are wall_s, "):
+        Bisection(cast("Builds", None), CommandCase(("true",)), metric="foo")
 
 
 @pytest.mark.usefixtures("fake_cmake")

@@ -64,6 +64,14 @@ def test_a_busy_machine_is_told_first() -> None:
     assert not any("busy" in line for line in said[0.7 * MACHINE.cores])
 
 
+def test_others_that_began_later_are_told() -> None:
+    calm = msgspec.structs.replace(MACHINE, load=(0.0, 0.0, 0.0), cores=2)
+    records = {busy: command_record(WALL, machine=calm, others_busy=busy) for busy in (None, 0.4, 1.3)}
+    said = {busy: comparison.report(record, "x").summary for busy, record in records.items()}
+    assert said[1.3][-1] == "Other programs were busy: they had 1.3 of 2 cores meanwhile. Repeat it without them."
+    assert not any("busy" in line for busy in (None, 0.4) for line in said[busy])
+
+
 def test_secondary_metrics_have_wider_intervals() -> None:
     own = [0.99, 1.01, 1.0, 1.01, 0.99, 1.02, 0.99, 1.0]
     record = command_record(own)

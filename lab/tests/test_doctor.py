@@ -449,6 +449,26 @@ def test_a_process_that_runs_on_hakmem() -> None:
     assert said.endswith(f"process {child.pid} runs on hakmem: nothing stands against hakmem\n")
 
 
+def test_a_setting_that_is_ignored_is_told() -> None:
+    """As the process itself has said when it began, perhaps into a log."""
+    environment = {"LD_PRELOAD": str(native.library()), "HAKMEM_THP": "On", "HAKMEM_DECAY_MS": "3"}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}, stderr=subprocess.DEVNULL) as child:
+        said = hakmem("doctor", "--pid", str(child.pid)).stdout
+        child.kill()
+    assert re.search(r"^note +setting +ignored: unknown setting HAKMEM_DECAY_MS=3 ", said, re.MULTILINE), said
+    assert re.search(r"^note +setting +ignored: setting HAKMEM_THP=On: expected off, auto ", said, re.MULTILINE), said
+    of_command = list(doctor.of_command(["sleep", "1"], native.library(), {**os.environ, "HAKMEM_THP": "On"}))
+    assert "HAKMEM_THP=On" in one(iter(of_command), "setting").fact
+
+
+def test_a_process_that_has_ended_is_told() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    said = hakmem("doctor", "--pid", str(child.pid))
+    child.wait()
+    assert said.stderr == f"hakmem: process {child.pid} has ended, and waits for its parent\n", said
+
+
 def test_a_script_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter would say so as soon as it begins."""
     monkeypatch.chdir(tmp_path)

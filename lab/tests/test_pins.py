@@ -348,6 +348,8 @@ def test_sites_that_pin_nothing_are_told_from_those_that_do(tmp_path: Path) -> N
     assert pinned["make_entry"] + pinned["make_name"] > 0.85 * found.pinned
     assert "make_burst" not in live
     assert found.held >= found.live and found.held <= found.resident
+    for site in found.sites():
+        assert site.pinned_with <= min(found.pinned, site.returned_with) * 1.001
     assert sum(found.holders.values()) == pytest.approx(found.held - found.unknown_held, rel=0.01)
 
 

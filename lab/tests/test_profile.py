@@ -29,14 +29,14 @@ FIGURES = (
     " freed_ms freed_below_10ms freed_below_100ms freed_below_1s freed_below_10s freed_below_100s freed_later"
 )
 # Of 100 and 80 bytes, in blocks of 112 and 80.
-COUNTS = """began_bytes 0
+COUNTS = """unsampled_large_bytes 0
 most_bytes 1520
 noted_bytes 1520
 large 0 0 0 0
-class 80 5 5 5 5120 400 0 0
-class 112 20 10 10 20480 2000 10240 1000
+class 80 5 5 5 5120 400 0 0 5120 400 0
+class 112 20 10 10 20480 2000 10240 1000 10240 1000 0
 """
-TEXT = f"""hakmem heap profile 2
+TEXT = f"""hakmem heap profile 3
 process 77
 interval_bytes 524288
 elapsed_ms 1500
@@ -55,7 +55,7 @@ end
 WORDS = [
     1 << 63 | at_start << 62 | function << 24 | line for at_start, function, line in ((1, 7, 12), (0, 8, 3), (1, 8, 5))
 ]
-PYTHON_TEXT = f"""hakmem heap profile 2
+PYTHON_TEXT = f"""hakmem heap profile 3
 process 77
 interval_bytes 524288
 elapsed_ms 1500
@@ -99,6 +99,16 @@ def test_it_is_read() -> None:
     assert frame is not None and frame.name == "program+0x100" and sums.live_bytes == 1400
 
 
+def test_a_library_that_is_gone() -> None:
+    """What called it is known; an address that is no code ends a stack only behind functions."""
+    gone = TEXT.replace(": 10101 10201 99", ": 20105 88 77 10201 99 10301").replace(": 20111 10101 10301", ": 88 77")
+    found = profile.parse(gone, "program.prof")
+    named = {tuple(frame.name for frame in site.frames) for site in found.sites}
+    assert named == {("(unloaded library)", "program+0x200"), ()}
+    assert found.remarks[0].startswith("a library was unloaded")
+    assert profile.parse(TEXT, "program.prof").remarks == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -106,7 +116,7 @@ def test_it_is_read() -> None:
         "something else\n",
         TEXT.replace("site 2", "site"),
         TEXT.replace("interval_", ""),
-        TEXT.replace("profile 2", "profile 1"),
+        TEXT.replace("profile 3", "profile 2"),
     ],
 )
 def test_what_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
@@ -502,7 +512,7 @@ def test_a_process_may_have_the_number_of_one_that_wrote_before(tmp_path: Path) 
     """As in each container of an image."""
     (tmp_path / "out.77.prof").write_text("of a former run")
     done = hakmem("-o", "out", "--", *write_as(77, TEXT), cwd=tmp_path)
-    assert done.returncode == 0 and "hakmem: process 77, program: 2.38 KiB in all" in done.stderr, done.stderr
+    assert done.returncode == 0 and "hakmem: process 77, program: 2.34 KiB in all" in done.stderr, done.stderr
     assert (tmp_path / "out.77.html").is_file() and (tmp_path / "out.77.prof").read_text() == TEXT
 
 

@@ -42,7 +42,7 @@ static const char *const kind_expected[] = {
     "a number of bytes above 0, such as 4096 or 64K",
     "a number",
     "off, auto or on",
-    "off, text or json[:FILE]",
+    "off, text[:FILE] or json[:FILE]",
     "none, HUP, USR1, USR2 or 35 to 64",
     "none, or NAME=NUMBER[:NAME=NUMBER...] of knobs, within their bounds",
     "a number of milliseconds, 10 to 3600000",

@@ -19,7 +19,7 @@
 enum {
     SITE_PROBES = 64,
     SAMPLE_PROBES = 32,
-    PEAK_SHARE = 32 /* a peak is noted when it is higher by this part of itself */
+    PEAK_SHARE = 64 /* a peak is noted when it is higher by this part of itself */
 };
 
 HAK_ATOMIC(uint64_t) hak_profile_interval;
@@ -309,6 +309,17 @@ static uint64_t live_of(uint64_t all, uint64_t freed) { return freed < all ? all
 /* Where others change figures meanwhile, one may be below 0 for a moment. */
 static uint64_t at_least_none(int64_t figure) { return figure > 0 ? (uint64_t)figure : 0; }
 
+/* Estimates of what a class has live, of what was sampled. */
+static uint64_t live_weight(const struct hak_profile_class *sums) {
+    uint64_t weight = hak_atomic_load(&sums->weight, relaxed);
+    return live_of(weight, hak_atomic_load(&sums->freed_weight, relaxed));
+}
+
+static uint64_t live_bytes(const struct hak_profile_class *sums) {
+    uint64_t bytes = hak_atomic_load(&sums->bytes, relaxed);
+    return live_of(bytes, hak_atomic_load(&sums->freed_bytes, relaxed));
+}
+
 /* What each class has live, and how many bytes that is in all. */
 struct live {
     int64_t blocks[HAK_SMALL_CLASS_COUNT + 1];
@@ -343,8 +354,12 @@ static void note_peak(struct hak_profile_tables *known, const struct live *live)
     /* Relaxed: of two notes one after the other a late figure of the first may stay, as estimates may. */
     if (other == process || !hak_atomic_cas(&known->noting, &other, process, relaxed, relaxed)) return;
     hak_atomic_store(&known->noted_bytes, live->bytes, relaxed);
-    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++)
-        hak_atomic_store(&known->classes[i].peak_blocks, live->blocks[i], relaxed);
+    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        struct hak_profile_class *sums = &known->classes[i];
+        hak_atomic_store(&sums->peak_blocks, live->blocks[i], relaxed);
+        hak_atomic_store(&sums->peak_weight, live_weight(sums), relaxed);
+        hak_atomic_store(&sums->peak_bytes, live_bytes(sums), relaxed);
+    }
     hak_atomic_store(&known->peak_large_bytes, live->large_bytes, relaxed);
     hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
     /* Acquire pairs with add_to_list. */
@@ -525,6 +540,18 @@ static void count_large_objects(struct hak_profile_tables *known) {
     hak_atomic_store(&known->live_large_bytes, (int64_t)total.large_bytes, relaxed);
 }
 
+/* What is live, and was allocated while nobody looked. */
+static void note_unsampled(struct hak_profile_tables *known) {
+    count_large_objects(known);
+    struct live live = count_surely(known);
+    for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) {
+        uint64_t sampled = live_weight(&known->classes[i]) / HAK_PROFILE_WEIGHT_ONE;
+        hak_atomic_store(&known->classes[i].unsampled_blocks, live_of(at_least_none(live.blocks[i]), sampled), relaxed);
+    }
+    uint64_t large_bytes = live_of(at_least_none(live.large_bytes), live_bytes(&known->classes[0]));
+    hak_atomic_store(&known->unsampled_large_bytes, large_bytes, relaxed);
+}
+
 static bool make_tables(void) {
     struct hak_profile_tables *known = known_tables();
     if (known != NULL) return true;
@@ -536,8 +563,6 @@ static bool make_tables(void) {
     made->began_ms = hak_os_clock_ms();
     made->identity = hak_os_clock_ns() ^ (uintptr_t)made;
     hak_atomic_store(&made->words_used, 1, relaxed); /* 0 means no site */
-    count_large_objects(made);
-    made->began_bytes = at_least_none(count_live_now(made).bytes);
     /* Release pairs with known_tables. Another thread may have been faster. */
     if (!hak_atomic_cas(&hak_profile_tables, &known, made, release, relaxed)) hak_os_unmap(made, bytes);
     return true;
@@ -564,7 +589,7 @@ void hak_profile_change_large(int64_t count, int64_t bytes) {
 
 bool hak_profile_begin(uint64_t interval_bytes) {
     if (!make_tables()) return false;
-    if (!hak_profile_is_on()) count_large_objects(known_tables());
+    if (!hak_profile_is_on()) note_unsampled(known_tables());
     hak_profile_seed_once();
     struct hak_profile_tables *known = known_tables();
     bool in_runs = hak_atomic_load(&hak_profile_in_runs, relaxed);
@@ -675,8 +700,8 @@ static uint64_t count_metered(const struct hak_profile_tables *known, uint32_t s
 }
 
 static void write_counts(struct pieces *pieces, const struct hak_profile_tables *known, const struct live *live) {
-    hak_text_add(for_word(pieces), "began_bytes %lu\nmost_bytes %lu\nnoted_bytes %lu\n",
-                 (unsigned long)known->began_bytes,
+    hak_text_add(for_word(pieces), "unsampled_large_bytes %lu\nmost_bytes %lu\nnoted_bytes %lu\n",
+                 (unsigned long)hak_atomic_load(&known->unsampled_large_bytes, relaxed),
                  (unsigned long)at_least_none(hak_atomic_load(&known->most_bytes, relaxed)),
                  (unsigned long)at_least_none(hak_atomic_load(&known->noted_bytes, relaxed)));
     hak_text_add(
@@ -687,13 +712,16 @@ static void write_counts(struct pieces *pieces, const struct hak_profile_tables 
         const struct hak_profile_class *sums = &known->classes[i];
         uint64_t metered = count_metered(known, i), now = at_least_none(live->blocks[i]),
                  peak = at_least_none(hak_atomic_load(&sums->peak_blocks, relaxed));
-        if ((metered | now | peak) == 0) continue;
-        hak_text_add(for_word(pieces), "class %u %lu %lu %lu %lu %lu %lu %lu\n", hak_size_classes[i].block_bytes,
-                     (unsigned long)metered, (unsigned long)now, (unsigned long)peak,
+        if ((metered | now | peak | hak_atomic_load(&sums->unsampled_blocks, relaxed)) == 0) continue;
+        hak_text_add(for_word(pieces), "class %u %lu %lu %lu %lu %lu %lu %lu %lu %lu %lu\n",
+                     hak_size_classes[i].block_bytes, (unsigned long)metered, (unsigned long)now, (unsigned long)peak,
                      (unsigned long)hak_atomic_load(&sums->weight, relaxed),
                      (unsigned long)hak_atomic_load(&sums->bytes, relaxed),
                      (unsigned long)hak_atomic_load(&sums->freed_weight, relaxed),
-                     (unsigned long)hak_atomic_load(&sums->freed_bytes, relaxed));
+                     (unsigned long)hak_atomic_load(&sums->freed_bytes, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->peak_weight, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->peak_bytes, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->unsampled_blocks, relaxed));
     }
 }
 
@@ -705,7 +733,7 @@ static HAK_COLD void write_head(struct pieces *pieces, struct hak_profile_tables
     if (live.is_sure) raise_most(known, live.bytes);
     if (live.is_sure && live.bytes > hak_atomic_load(&known->noted_bytes, relaxed)) note_peak(known, &live);
     hak_text_add(for_word(pieces),
-                 "hakmem heap profile 2\nprocess %d\nidentity %lx\ninterval_bytes %lu\nelapsed_ms %lu\noff_ms %lu\n"
+                 "hakmem heap profile 3\nprocess %d\nidentity %lx\ninterval_bytes %lu\nelapsed_ms %lu\noff_ms %lu\n"
                  "lost_samples %lu\npeak_ms %lu\n%s%s",
                  hak_os_process_id(), (unsigned long)known->identity,
                  (unsigned long)hak_atomic_load(&known->last_interval_bytes, relaxed),

@@ -9,7 +9,7 @@
  *       removes the entry first. A small block that is sampled is of a sampled class, and so no free of it is a hit.
  *   P4  A site, all samples of one stack, is written before index and list say so and never changes then, but for its
  *       figures. It is not removed: live = recorded - freed, and both can be read at any time.
- *   P5  What each class and each site has live is noted again whenever all of what is live, which is counted, is a 32nd
+ *   P5  What each class and each site has live is noted again whenever all of what is live, which is counted, is a 64th
  *       more than at the last note, and when the profile is written. So the moment does not depend on the samples, and
  *       misses the peak by less than that.
  *   P6  In runs (hak_profile_in_runs), each thread's allocations of a class lie along a line, by their bytes, which is

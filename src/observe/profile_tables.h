@@ -64,12 +64,15 @@ struct hak_profile_index {
     HAK_ATOMIC(uint32_t) newest; /* all of them are in a list */
 };
 
-/* Of a size class; the first one of large objects: how many threads without a heap have got, the sums of its samples,
- * and how many were live at the last note (P5). */
+/* Of a size class; the first one of large objects: how many threads without a heap have got, the sums of its samples;
+ * how many were live at the last note (P5), and the sums of samples that were live then; and how many were live when the
+ * profile was last switched on, for which no sample stands. */
 struct hak_profile_class {
     HAK_ATOMIC(uint64_t) metered;
     HAK_ATOMIC(uint64_t) weight, freed_weight, bytes, freed_bytes;
     HAK_ATOMIC(int64_t) peak_blocks;
+    HAK_ATOMIC(uint64_t) peak_weight, peak_bytes;
+    HAK_ATOMIC(uint64_t) unsampled_blocks;
 };
 
 /* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.
@@ -103,7 +106,7 @@ struct hak_profile_tables {
     HAK_ATOMIC(int64_t) most_bytes;                   /* that any look has found live, */
     HAK_ATOMIC(int64_t) noted_bytes;                  /* and that the last note has (P5) */
     HAK_ATOMIC(uint64_t) peak_ms;                     /* when that was */
-    uint64_t began_bytes;                             /* live when the profile was first switched on */
+    HAK_ATOMIC(uint64_t) unsampled_large_bytes;       /* of large objects' memory, as `unsampled_blocks` */
     HAK_ATOMIC(uint32_t) noting; /* process that notes it; 0, or one that forked meanwhile: nobody does */
     uint64_t began_ms;
     uint64_t identity;                   /* another one in each process that has made tables; a child has it, too */

@@ -40,7 +40,10 @@ def command(
     start, after = commits(repository, good, bad)
     is_told = not files.takes_output(json_file)
     if is_told:
-        print(f"{len(after)} commits after the good one, {start[:10]}; {cases[0].name}", flush=True)
+        print(
+            f"{len(after)} commit{'s' * (len(after) != 1)} after the good one, {start[:10]}; {cases[0].name}",
+            flush=True,
+        )
     with builds(repository) as made, progress.shown() as on_step:
         bisection = Bisection(
             made, cases[0], metric=metric, on_step=on_step, on_line=lambda line: _tell(line) if is_told else None

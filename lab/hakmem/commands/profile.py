@@ -262,7 +262,7 @@ def text(profile: Profile) -> str:
         f" {total.samples:,} samples, one in {amount(profile.interval_bytes, 'B')}",
     ]
     if profile.began_before:
-        lines.append(f"{amount(profile.began_bytes, 'B')} were live when the profile began, and have no function here")
+        lines.append(f"{said(profile.began)} were live when the profile began, and have no function here")
     if not total.samples and not profile.is_difference:
         lines.append("no allocation was sampled: a smaller --interval sees more")
     if profile.lost_samples:

@@ -25,7 +25,7 @@ static void start(uint64_t interval_bytes, uint64_t seed) {
 
 struct counts {
     uint64_t allocations, live, peak; /* blocks */
-    uint64_t weight, bytes, freed_weight, freed_bytes;
+    uint64_t weight, bytes, freed_weight, freed_bytes, peak_weight, peak_bytes, unsampled;
 };
 struct large_counts {
     uint64_t bytes, memory, live_bytes, peak_bytes;
@@ -51,7 +51,7 @@ static struct counts counts_of(unsigned block_bytes) {
     const char *line = strstr(written(), begin);
     if (line == NULL) return counts;
     char *at = fake_os.output + (line - fake_os.output) + strlen(begin);
-    for (uint64_t *count = &counts.allocations; count <= &counts.freed_bytes; count++) *count = strtoull(at, &at, 10);
+    for (uint64_t *count = &counts.allocations; count <= &counts.unsampled; count++) *count = strtoull(at, &at, 10);
     return counts;
 }
 
@@ -104,6 +104,21 @@ static void each_block_is_counted(void **state) {
     check_equations(&snapshot);
 }
 
+/* The samples of the peak are those that were live then, whatever shared their blocks' size before and after. */
+static void sizes_at_the_peak(void **state) {
+    (void)state;
+    start(1024, 1);
+    for (int round = 0; round < 3; round++) {
+        bool is_highest = round == 1;
+        allocate(is_highest ? 97 : 112, is_highest ? 4000 : 2000);
+        free_all(is_highest ? 4000 : 2000);
+    }
+    struct counts now = counts_of(112);
+    assert_true(now.peak_weight > 0);
+    assert_true(fabs((double)now.peak_bytes * 1024 / (double)now.peak_weight - 97) < 0.5);
+    assert_true((double)now.bytes * 1024 / (double)now.weight > 101);
+}
+
 /* Allocated before the profile: live, and not counted as allocations. What was live at its start is told. */
 static void switched_on_late(void **state) {
     (void)state;
@@ -114,7 +129,9 @@ static void switched_on_late(void **state) {
     struct counts now = counts_of(112);
     assert_int_equal(now.allocations, 50);
     assert_int_equal(now.live, 1000);
-    assert_int_equal(figure_of("began_bytes "), 1000 * 112 + (100 << 10));
+    assert_int_equal(now.unsampled, 1000);
+    assert_int_equal(counts_of(0).unsampled, 1);
+    assert_int_equal(figure_of("unsampled_large_bytes "), 100 << 10);
     assert_int_equal(large_counts().live_bytes, 100 << 10);
     hak_free(large);
     assert_int_equal(large_counts().live_bytes, 0);
@@ -148,6 +165,8 @@ static void off_and_on(void **state) {
     struct counts now = counts_of(64);
     assert_int_equal(now.allocations, 500);
     assert_int_equal(now.live, 700);
+    assert_int_equal(now.unsampled, 700);
+    assert_true(figure_of("unsampled_large_bytes ") >= 500000);
     assert_true(large_counts().live_bytes >= 500000);
     hak_free(other);
     hak_free(large);
@@ -486,7 +505,8 @@ static void tracers(void **state) {
     assert_false(hak_profile_is_on());
 }
 
-UNIT_MAIN(cmocka_unit_test(switched_on_late), cmocka_unit_test(each_block_is_counted), cmocka_unit_test(off_and_on),
+UNIT_MAIN(cmocka_unit_test(sizes_at_the_peak), cmocka_unit_test(switched_on_late),
+          cmocka_unit_test(each_block_is_counted), cmocka_unit_test(off_and_on),
           cmocka_unit_test(rations_are_given_back), cmocka_unit_test(sampled_blocks_stay_apart),
           cmocka_unit_test(pairs_hit), cmocka_unit_test(threads_that_end), cmocka_unit_test(drained_by_another_thread),
           cmocka_unit_test(threads_without_a_heap), cmocka_unit_test(large_objects), cmocka_unit_test(peak),

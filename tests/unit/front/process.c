@@ -59,7 +59,7 @@ static void settings(void **state) {
     expect_settings(VARIABLES(path), "0 524288 - ");
     expect_settings(VARIABLES(path, interval, stats), "2 4096 a%p ");
     expect_settings(VARIABLES(bad, interval, unknown),
-                    "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected off, text or json[:FILE]\n"
+                    "0 4096 - hakmem: setting HAKMEM_STATS=x ignored: expected off, text[:FILE] or json[:FILE]\n"
                     "hakmem: unknown setting HAKMEM_X=1 ignored (HAKMEM_HELP=1 lists all)\n");
     char policy[] = "HAKMEM_POLICY=absent";
     expect_settings(VARIABLES(policy), "0 524288 - hakmem: setting HAKMEM_POLICY=absent ignored: can't be read\n");

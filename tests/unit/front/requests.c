@@ -154,7 +154,7 @@ static void profile(void **state) {
     assert_string_equal(ask("profile on 1"), "ok\none sample per 1 bytes\nend\n");
     void *block = hak_malloc(100);
     const char *said = ask("profile dump");
-    assert_non_null(strstr(said, "ok\nhakmem heap profile 2\n"));
+    assert_non_null(strstr(said, "ok\nhakmem heap profile 3\n"));
     assert_non_null(strstr(said, "\nsite "));
     assert_non_null(strstr(said, "\nmaps\nend\n"));
     assert_string_equal(ask("profile off"), "ok\nend\n");
