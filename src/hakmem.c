@@ -110,3 +110,4 @@
 #include "api/tokens.c"
 #include "api/at_exit.c"
 #include "api/alone.c"
+#include "api/plugin.c"

@@ -197,6 +197,8 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     if cleans:
         yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
     yield from _ignored_settings(environment, library)
+    if environment.get(f"{settings.PREFIX}DEEPBIND") == "1":
+        yield note("plug-ins", "those with RTLD_DEEPBIND get the C library's malloc", "leave out HAKMEM_DEEPBIND")
     yield from _private_allocators(programs[-1].file, environment)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from hakmem import process, tree
 from hakmem.allocators import SYSTEM, Allocator
 from hakmem.errors import InterruptedEarly, LabError
-from hakmem.machine import processor_time
+from hakmem.processor_time import processor_time
 
 if TYPE_CHECKING:  # msgspec is in the laboratory's environment only; tests of programs have no more than Python
     from hakmem.machine import Machine

@@ -36,6 +36,7 @@ enum { START_NONE, START_DONE };
 
 static HAK_ATOMIC(uintptr_t) start_state = START_NONE; /* or who is at it: hak_thread_identity */
 static struct hak_config settings;
+static bool are_settings_read;
 
 /* Names are copied: programs that show a title in ps write over their environment. */
 static char stats_file[4096], metrics_file[4096], heap_profile_file[4096];
@@ -122,6 +123,7 @@ static void read_settings(void) {
     int saved_errno = errno;
     struct hak_text messages = hak_text_in(buffer, sizeof buffer);
     settings = hak_config_parse(hak_os_is_privileged() || is_another_copys() ? NULL : environ, &messages);
+    are_settings_read = true;
     set_knobs(&messages);
     if (settings.seed != 0) use_seed();
     if (settings.help) hak_config_help(&settings, &messages);
@@ -137,6 +139,12 @@ static void read_settings(void) {
     if (messages.truncated) end_early(&messages);
     if (messages.length != 0) hak_os_write_quietly(STDERR_FILENO, messages.start, messages.length);
     errno = saved_errno;
+}
+
+bool hak_process_keeps_deepbind(void) {
+    if (are_settings_read) return settings.deepbind != 0;
+    const char *value = hak_os_is_privileged() ? NULL : hak_config_variable(environ, "HAKMEM_DEEPBIND");
+    return value != NULL && strcmp(value, "1") == 0;
 }
 
 static bool start(void) {

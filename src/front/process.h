@@ -12,4 +12,8 @@ bool hak_process_initialize(void);
 /* The settings: read once, by a constructor. All 0 before that. */
 const struct hak_config *hak_process_config(void);
 
+/* The setting HAKMEM_DEEPBIND, also before the settings are read: libraries whose constructors come first may open
+ * plug-ins. */
+bool hak_process_keeps_deepbind(void);
+
 #endif

@@ -65,7 +65,7 @@ struct hak_profile_index {
 };
 
 /* Of a size class; the first one of large objects: how many threads without a heap have got, the sums of its samples;
- * how many were live at the last note (P5), and the sums of samples that were live then; and how many were live when the
+ * how many were live at the last note (P5), and the sums of samples that were live then; how many were live when the
  * profile was last switched on, for which no sample stands. */
 struct hak_profile_class {
     HAK_ATOMIC(uint64_t) metered;

@@ -79,6 +79,7 @@ static struct symbols symbols_of(ElfW(Addr) base, const ElfW(Dyn) * entry) {
 struct search {
     const char *library; /* NULL: any */
     const void *code;    /* NULL: any */
+    const void *behind;  /* only libraries that come after that of this code; NULL: any */
     const char *name;
     symbol_test *is_it;
     void *found;
@@ -104,6 +105,10 @@ static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
     struct search *search = context;
     (void)bytes;
     if (loaded->dlpi_name == NULL) return 0;
+    if (search->behind != NULL) {
+        if (holds(loaded, search->behind)) search->behind = NULL;
+        return 0;
+    }
     if (search->library != NULL && !is_named(loaded->dlpi_name, search->library)) return 0;
     if (search->code != NULL && !holds(loaded, search->code)) return 0;
     for (size_t i = 0; i < loaded->dlpi_phnum; i++) {
@@ -117,7 +122,7 @@ static int look_into(struct dl_phdr_info *loaded, size_t bytes, void *context) {
 }
 
 static void *find(const char *library, const void *code, const char *name, symbol_test *is_it) {
-    struct search search = {library, code, name, is_it, NULL};
+    struct search search = {.library = library, .code = code, .name = name, .is_it = is_it};
     dl_iterate_phdr(look_into, &search);
     return search.found;
 }
@@ -125,6 +130,11 @@ static void *find(const char *library, const void *code, const char *name, symbo
 void *hak_os_find_in_libc(const char *name) { return find("libc.so.6", NULL, name, is_meant); }
 void *hak_os_find_in_libraries(const char *name) { return find(NULL, NULL, name, is_meant); }
 void *hak_os_find_any(const char *name) { return find(NULL, NULL, name, is_defined); }
+void *hak_os_find_behind(const void *code, const char *name) {
+    struct search search = {.behind = code, .name = name, .is_it = is_meant};
+    dl_iterate_phdr(look_into, &search);
+    return search.found;
+}
 void *hak_os_find_beside(const void *code, const char *name) { return find(NULL, code, name, is_meant); }
 
 /* By their names: runtimes of C++ that libraries share. */
@@ -136,7 +146,7 @@ static bool is_shared_runtime(const struct dl_phdr_info *loaded) {
 }
 
 static bool has_symbol(struct dl_phdr_info *loaded, const char *name) {
-    struct search search = {NULL, NULL, name, is_defined, NULL};
+    struct search search = {.name = name, .is_it = is_defined};
     look_into(loaded, 0, &search);
     return search.found != NULL;
 }

@@ -21,6 +21,9 @@ void *hak_os_find_in_libraries(const char *name);
 /* The same of whatever has the name, a variable, too. Of a function it is the one that calls lead to. */
 void *hak_os_find_any(const char *name);
 
+/* The same of a function alone, in what was loaded behind the library that this code is in. */
+void *hak_os_find_behind(const void *code, const char *name);
+
 /* The same in the library, or the program, that this code is in. */
 void *hak_os_find_beside(const void *code, const char *name);
 

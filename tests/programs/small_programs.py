@@ -1,12 +1,14 @@
-"""small_programs.py: what hakmem adds to a program that hardly allocates. Two tests:
+"""small_programs.py: what hakmem adds to a program that hardly allocates. Three tests:
 
     small_programs.py --lib LIBRARY silence      stdout, stderr and exit status are glibc's, byte for byte
+    small_programs.py --lib LIBRARY plugins      the same of PHP, which loads its extensions with RTLD_DEEPBIND
     small_programs.py --lib LIBRARY peak         the peak RSS is at most glibc's + 1 MiB, medians of 5 runs each
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -23,6 +25,13 @@ COMMANDS = (
     ["sort", str(programs.INPUTS / "headers.cpp")],
     ["sh", "-c", "echo out; echo err >&2; exit 3"],
 )
+SCRIPT = """
+$document = new DOMDocument;
+$document->loadXML('<list><entry at="1">text</entry></list>');
+echo $document->saveXML(), mb_strtoupper("text"), json_encode(range(1, 1000)), PHP_EOL;
+"""
+PLUGINS = (["php", "-m"], ["php", "-r", SCRIPT])
+SKIPPED = 77
 
 
 def run(command: list[str], allocator: Allocator) -> process.Run:
@@ -48,10 +57,15 @@ def peak(command: list[str], own: Allocator) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True)
-    parser.add_argument("test", choices=("silence", "peak"))
+    parser.add_argument("test", choices=("silence", "plugins", "peak"))
     arguments = parser.parse_args()
-    test, failures = {"silence": silence, "peak": peak}[arguments.test], 0
-    for command in COMMANDS:
+    test, failures = peak if arguments.test == "peak" else silence, 0
+    if arguments.test == "plugins" and (
+        shutil.which("php") is None or "dom" not in run(PLUGINS[0], GLIBC).stdout.decode()
+    ):
+        print("skipped: not installed: Debian's packages php-cli, php-xml and php-mbstring")
+        return SKIPPED
+    for command in PLUGINS if arguments.test == "plugins" else COMMANDS:
         try:
             outcome = test(command, hakmem(arguments.lib))
         except LabError as failure:
