@@ -221,12 +221,12 @@ def _rest(others: Sequence[Comparison]) -> tuple[str, ...]:
 
 
 def _busy(record: Record) -> tuple[str, ...]:
-    """The load before the first run is other programs'."""
-    facts, others = record.machine, record.others_busy or 0
-    if facts.load[0] > facts.cores * BUSY:
+    """Where it isn't known what others had meanwhile, the load before the first run is theirs."""
+    facts, others = record.machine, record.others_busy
+    if others is not None and others > facts.cores * OTHERS_BUSY:
+        how = f"they had {others:.1f} of {words.cores(facts)}, or what the command had left running"
+    elif others is None and facts.load[0] > facts.cores * BUSY:
         how = f"load {facts.load[0]:.1f} on {words.cores(facts)}"
-    elif others > facts.cores * OTHERS_BUSY:
-        how = f"they had {others:.1f} of {words.cores(facts)} meanwhile"
     else:
         return ()
     return (f"Other programs were busy: {how}. Repeat it without them.",)

@@ -271,11 +271,11 @@ def _version_and_settings(process: HostProcess, file: Path, library: Path) -> It
     given = [f"{name}={value}" for name, value in process.environment().items() if name.startswith(settings.PREFIX)]
     yield ok("its settings", " ".join(sorted(given)) or "none: all have their defaults")
     if is_same:
-        yield from _ignored_settings(process.environment(), library)
+        yield from _ignored_settings(process.environment(), library, of_another=True)
 
 
-def _ignored_settings(environment: Mapping[str, str], library: Path) -> Iterator[Finding]:
-    for line in settings.ignored(environment, library):
+def _ignored_settings(environment: Mapping[str, str], library: Path, *, of_another: bool = False) -> Iterator[Finding]:
+    for line in settings.ignored(environment, library, of_another=of_another):
         yield note("setting", f"ignored: {line}", "docs/settings.md lists them, and what they take")
 
 

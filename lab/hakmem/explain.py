@@ -289,7 +289,8 @@ def _notes(measured: Plain) -> Iterator[str]:
     most = amount(measured["rounding_most"], "B")
     yield (
         "Rounding inside blocks is not known, because explain doesn't read what was asked for: "
-        f"it is a part of live blocks, at most {most} by their sizes."
+        f"it is a part of live blocks, at most {most} by their sizes, and more where blocks have an alignment or"
+        " realloc has shrunk them."
     )
     if not measured["sees_huge_pages"]:
         yield (

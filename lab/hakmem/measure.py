@@ -157,7 +157,7 @@ class Measurement:
     blocks: list[str] = field(default_factory=list)  # the machine of each round
     machines: dict[str, Machine] = field(default_factory=dict)  # others than this: by name, before its first round
     load_at_end: tuple[float, float, float] = (0, 0, 0)
-    others_busy: float | None = None  # how many processors other programs had, on average; None: unknown
+    others_busy: float | None = None  # how many processors others had, on average; None: unknown
     samples: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)  # by case, by variant, by round
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -461,7 +461,7 @@ def measure(
             result.blocks.append(done.machine)
             result.rounds += 1
 
-    start = processor_time() if place is None else None
+    start = processor_time() if place is None or isinstance(place, Here) else None
     try:
         for done in (place or Here()).run(next_turn, on_run):
             with process.interrupted_later():

@@ -214,6 +214,7 @@ class Sizes:
     peak_weight: int = 0
     peak_bytes: int = 0
     unsampled: float = 0  # live blocks of unknown sizes, at most: from before the profile, or from while it was off
+    peak_unsampled: float = 0  # the same at the peak
 
     def minus(self, other: Sizes) -> Sizes:
         return replace(
@@ -231,20 +232,21 @@ class Sizes:
         return self._amount(count, self.freed_weight, self.freed_bytes)
 
     def of_live(self, count: int) -> Amount:
-        return self._with_unsampled(count, self.weight - self.freed_weight, self.bytes - self.freed_bytes)
+        weight, size = self.weight - self.freed_weight, self.bytes - self.freed_bytes
+        return self._with_unsampled(count, weight, size, self.unsampled)
 
     def of_peak(self, count: int) -> Amount:
-        return self._with_unsampled(count, self.peak_weight, self.peak_bytes)
+        return self._with_unsampled(count, self.peak_weight, self.peak_bytes, self.peak_unsampled)
 
     def of_unsampled(self, count: float) -> Amount:
         """Blocks that may all have been asked for with one size, which may be any."""
         least, highest = self._bounds
         return Amount(count, count * self._middle, (count * (highest - least) / 2) ** 2)
 
-    def _with_unsampled(self, count: int, weight: int, size: int) -> Amount:
+    def _with_unsampled(self, count: int, weight: int, size: int, most: float) -> Amount:
         """What samples don't stand for is unsampled, as far as there can be so much."""
         stands_for = weight / WEIGHT_ONE
-        unsampled = min(max(count - stands_for, 0), self.unsampled)
+        unsampled = min(max(count - stands_for, 0), most)
         found = self._amount(count - unsampled, weight, size) + self.of_unsampled(unsampled)
         if 0 < unsampled < count:  # how many there are of either is an estimate
             apart = (size * WEIGHT_ONE / weight if weight > 0 else self._mean) - self._middle
@@ -292,9 +294,9 @@ class Counted:
 
     def minus(self, other: Counted, shares_samples: bool = False) -> Counted:
         """What two dumps of one process share is as uncertain in both: the difference is what was allocated and what
-        was freed between them."""
+        was freed between them. Not so where blocks are live that no sample can stand for."""
         total, live = self.total.minus(other.total), self.live.minus(other.live)
-        if shares_samples and self.sizes and other.sizes:
+        if shares_samples and self.sizes and other.sizes and not self.sizes.unsampled + other.sizes.unsampled:
             between = self.sizes.minus(other.sizes)
             total = between.of_all(round(total.count))
             changed = total.minus(between.of_freed(round(total.count - live.count)))
@@ -430,20 +432,34 @@ def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) ->
     large_total, large_memory, large_live, large_peak = map(int, head["large"])
     asked = large_total / large_memory if large_memory else 1  # of what large objects have in pages
     found, interval = [], max(int(head["interval_bytes"][0]), 1)
-    began = Amount(bytes=int(head["unsampled_large_bytes"][0]) * asked)
+    page_bytes, began = int(head["page_bytes"][0]), Amount()
     for row in rows:
-        block_bytes, total, live, peak, weight, size, freed_weight, freed_size, *of_peak, unsampled = map(int, row)
+        block_bytes, total, live, peak, weight, size, freed_weight, freed_size, *others = map(int, row)
+        peak_weight, peak_size, unsampled, peak_unsampled = others
         if block_bytes == 0:
-            amounts = Amount(total, large_total), Amount(live, large_live * asked), Amount(peak, large_peak * asked)
+            amounts = (
+                Amount(total, large_total),
+                _large(live, large_live, asked, page_bytes),
+                _large(peak, large_peak, asked, page_bytes),
+            )
             found.append(Counted(0, *amounts))
-            began += Amount(unsampled)
+            began += _large(unsampled, int(head["unsampled_large_bytes"][0]), asked, page_bytes)
             continue
         chance = -math.expm1(-block_bytes / interval)
         most = math.inf if "is_off" in head else unsampled
-        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size, of_peak[0], of_peak[1], most)
+        of_peak = peak_weight, peak_size, most, peak_unsampled
+        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size, *of_peak)
         found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), sizes.of_peak(peak), sizes))
         began += sizes.of_unsampled(unsampled)
     return tuple(found), began
+
+
+def _large(count: int, memory: int, asked: float, page_bytes: int) -> Amount:
+    """Of large objects their memory is counted, in pages; what was asked for is as of all of them, and less than a page
+    less for each. The error is half of what it may be off by."""
+    least = max(memory - count * page_bytes, 0)
+    bytes_ = min(max(memory * asked, least), memory)
+    return Amount(count, bytes_, (max(memory - bytes_, bytes_ - least) / 2) ** 2)
 
 
 def _figures(raw: dict[str, int]) -> Figures:

@@ -123,8 +123,10 @@ def _expect_taken(settings: Mapping[str, str], library: Path) -> None:
         raise LabError(what)
 
 
-def ignored(environment: Mapping[str, str], library: Path) -> list[str]:
-    """What the library would say of settings that it ignores, a line each."""
-    settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+def ignored(environment: Mapping[str, str], library: Path, *, of_another: bool = False) -> list[str]:
+    """What the library would say of settings that it ignores, a line each. No file is written that a setting names; one
+    of another process's settings, whose folder and rights may be others, isn't read either."""
+    left_out = [PREFIX + "METRICS_FILE", *([PREFIX + "POLICY"] if of_another else [])]
+    settings = {name: value for name, value in environment.items() if name.startswith(PREFIX) and name not in left_out}
     said = _IGNORED.finditer(_said(library, settings)) if settings else ()
     return [what + why for what, why in (found.groups() for found in said) if why != OF_ANOTHER]

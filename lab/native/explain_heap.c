@@ -698,11 +698,18 @@ static void count_owned(struct heap_view *view) {
     }
 }
 
+/* The widest class of a group serves all its sizes. */
+static uint32_t first_served_by(uint32_t size_class) {
+    uint32_t in_groups = size_class - HAK_SINGLE_CLASS_COUNT;
+    bool is_widest = size_class > HAK_SINGLE_CLASS_COUNT && in_groups % HAK_GROUP_CLASSES == 0;
+    return is_widest ? size_class - HAK_GROUP_CLASSES + 1 : size_class;
+}
+
 static void bound_rounding(struct heap_view *view) {
     for (uint32_t i = 1; i < HAK_CLASS_LIMIT; i++) {
         uint64_t bytes = hak_size_classes[i].block_bytes;
         if (bytes != 0) {
-            uint64_t below = hak_size_classes[hak_size_class_of(bytes) - 1].block_bytes,
+            uint64_t below = hak_size_classes[first_served_by(hak_size_class_of(bytes)) - 1].block_bytes,
                      least = below == 0 ? 0 : below + 1;
             view->rounding_most += view->classes[i].live * (bytes - least) / bytes;
         }

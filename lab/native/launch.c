@@ -190,7 +190,7 @@ static _Noreturn void start(const char *preload, char **command, int failure, co
 int main(int count, char **arguments) {
     if (count < 4) {
         fprintf(stderr, "usage: launch RESULT PRELOAD COMMAND [ARGUMENT...]\n");
-        return 2;
+        _exit(2); /* a library that is preloaded here, to be asked of its settings, writes no files */
     }
     FILE *result = fopen(arguments[1], "we");
     int failure[2];

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from compiled import EXPORTED, HIDDEN, NOTED, PRINTS, compile_c
-from hakmem import ctl, doctor, native, takeover
+from hakmem import ctl, doctor, native, settings, takeover
 from hakmem.doctor import Finding
 from hakmem.errors import LabError
 from hakmem.host import AT_PAGESZ, AT_SECURE, Host
@@ -459,6 +459,21 @@ def test_a_setting_that_is_ignored_is_told() -> None:
     assert re.search(r"^note +setting +ignored: setting HAKMEM_THP=On: expected off, auto ", said, re.MULTILINE), said
     of_command = list(doctor.of_command(["sleep", "1"], native.library(), {**os.environ, "HAKMEM_THP": "On"}))
     assert "HAKMEM_THP=On" in one(iter(of_command), "setting").fact
+
+
+def test_files_that_settings_name_stay_as_they_are(tmp_path: Path) -> None:
+    """They are another process's, and may be files that it has no right to."""
+    names = {name: tmp_path / name for name in ("stats", "profile", "metrics")}
+    for file in names.values():
+        file.write_text("precious")
+    wanted = {"STATS": f"text:{names['stats']}", "HEAP_PROFILE": f"1:{names['profile']}", "CTL": "1"}
+    own = {f"HAKMEM_{name}": value for name, value in wanted.items()} | {"HAKMEM_METRICS_FILE": str(names["metrics"])}
+    given = {**os.environ, **own}
+    assert settings.ignored(given, native.library()) == settings.ignored(given, native.library(), of_another=True) == []
+    assert settings.ignored({"HAKMEM_POLICY": "/no/such"}, native.library(), of_another=True) == []
+    list(doctor.of_command(["sleep", "1"], native.library(), given))
+    assert {file.read_text() for file in tmp_path.iterdir()} == {"precious"}
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(names)
 
 
 def test_a_process_that_has_ended_is_told() -> None:

@@ -55,6 +55,13 @@ def test_each_comes_after_each_other_equally_often(count: int) -> None:
     assert places == {(place, number): 2 for place in range(count) for number in range(count)}
 
 
+def test_what_others_had_is_known_of_this_machine_alone() -> None:
+    """As `compare` asks, which names the place."""
+    for place in (None, measure.Here()):
+        others = measure.measure([Scripted(numbered)], variants("a", "b"), 2, place=place).others_busy
+        assert others is not None and others >= 0
+
+
 def test_rounds_interleave_and_the_order_turns() -> None:
     case = Scripted(numbered)
     done = measure.measure([case], variants("a", "b", "c"), 3, warmup=1)

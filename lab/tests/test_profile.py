@@ -33,8 +33,9 @@ COUNTS = """unsampled_large_bytes 0
 most_bytes 1520
 noted_bytes 1520
 large 0 0 0 0
-class 80 5 5 5 5120 400 0 0 5120 400 0
-class 112 20 10 10 20480 2000 10240 1000 10240 1000 0
+page_bytes 4096
+class 80 5 5 5 5120 400 0 0 5120 400 0 0
+class 112 20 10 10 20480 2000 10240 1000 10240 1000 0 0
 """
 TEXT = f"""hakmem heap profile 3
 process 77

@@ -235,6 +235,7 @@ static HAK_COLD void in_child(void) {
     } else {
         hak_fork_leave_dead(keep_own(own));
     }
+    if (hak_profile_is_begun() && settings.seed == 0) hak_profile_seed_child();
     hak_background_after_fork(); /* last: from here on it can begin */
     hak_generation_end();
 }

@@ -41,6 +41,10 @@ bool hak_profile_is_metadata(uintptr_t address) {
 
 void hak_profile_seed(uint64_t seed) { hak_atomic_store(&random_state, seed, relaxed); }
 
+void hak_profile_seed_child(void) {
+    hak_atomic_fetch_add(&random_state, (uint64_t)hak_os_process_id() * UINT64_C(0xD1342543DE82EF95), relaxed);
+}
+
 void hak_profile_seed_once(void) {
     if (hak_atomic_load(&random_state, relaxed) == 0)
         hak_profile_seed(hak_os_clock_ns() ^ (uint64_t)hak_os_process_id() << 32);
@@ -359,6 +363,7 @@ static void note_peak(struct hak_profile_tables *known, const struct live *live)
         hak_atomic_store(&sums->peak_blocks, live->blocks[i], relaxed);
         hak_atomic_store(&sums->peak_weight, live_weight(sums), relaxed);
         hak_atomic_store(&sums->peak_bytes, live_bytes(sums), relaxed);
+        hak_atomic_store(&sums->peak_unsampled_blocks, hak_atomic_load(&sums->unsampled_blocks, relaxed), relaxed);
     }
     hak_atomic_store(&known->peak_large_bytes, live->large_bytes, relaxed);
     hak_atomic_store(&known->peak_ms, hak_os_clock_ms() - known->began_ms, relaxed);
@@ -704,16 +709,18 @@ static void write_counts(struct pieces *pieces, const struct hak_profile_tables 
                  (unsigned long)hak_atomic_load(&known->unsampled_large_bytes, relaxed),
                  (unsigned long)at_least_none(hak_atomic_load(&known->most_bytes, relaxed)),
                  (unsigned long)at_least_none(hak_atomic_load(&known->noted_bytes, relaxed)));
-    hak_text_add(
-        for_word(pieces), "large %lu %lu %lu %lu\n", (unsigned long)hak_atomic_load(&known->large_bytes, relaxed),
-        (unsigned long)hak_atomic_load(&known->large_memory, relaxed), (unsigned long)at_least_none(live->large_bytes),
-        (unsigned long)at_least_none(hak_atomic_load(&known->peak_large_bytes, relaxed)));
+    hak_text_add(for_word(pieces), "large %lu %lu %lu %lu\npage_bytes %lu\n",
+                 (unsigned long)hak_atomic_load(&known->large_bytes, relaxed),
+                 (unsigned long)hak_atomic_load(&known->large_memory, relaxed),
+                 (unsigned long)at_least_none(live->large_bytes),
+                 (unsigned long)at_least_none(hak_atomic_load(&known->peak_large_bytes, relaxed)),
+                 (unsigned long)hak_os_page_bytes());
     for (uint32_t i = 0; i <= HAK_SMALL_CLASS_COUNT; i++) {
         const struct hak_profile_class *sums = &known->classes[i];
         uint64_t metered = count_metered(known, i), now = at_least_none(live->blocks[i]),
                  peak = at_least_none(hak_atomic_load(&sums->peak_blocks, relaxed));
         if ((metered | now | peak | hak_atomic_load(&sums->unsampled_blocks, relaxed)) == 0) continue;
-        hak_text_add(for_word(pieces), "class %u %lu %lu %lu %lu %lu %lu %lu %lu %lu %lu\n",
+        hak_text_add(for_word(pieces), "class %u %lu %lu %lu %lu %lu %lu %lu %lu %lu %lu %lu\n",
                      hak_size_classes[i].block_bytes, (unsigned long)metered, (unsigned long)now, (unsigned long)peak,
                      (unsigned long)hak_atomic_load(&sums->weight, relaxed),
                      (unsigned long)hak_atomic_load(&sums->bytes, relaxed),
@@ -721,7 +728,8 @@ static void write_counts(struct pieces *pieces, const struct hak_profile_tables 
                      (unsigned long)hak_atomic_load(&sums->freed_bytes, relaxed),
                      (unsigned long)hak_atomic_load(&sums->peak_weight, relaxed),
                      (unsigned long)hak_atomic_load(&sums->peak_bytes, relaxed),
-                     (unsigned long)hak_atomic_load(&sums->unsampled_blocks, relaxed));
+                     (unsigned long)hak_atomic_load(&sums->unsampled_blocks, relaxed),
+                     (unsigned long)hak_atomic_load(&sums->peak_unsampled_blocks, relaxed));
     }
 }
 

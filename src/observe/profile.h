@@ -67,9 +67,11 @@ struct hak_profile_heights hak_profile_look(void);
 /* Switches sampling off. Sampled blocks that are live stay known. */
 void hak_profile_end(void);
 
-/* Begins the sequence of random numbers. The second does so by the clock, unless it has begun: for who draws first. */
+/* Begins the sequence of random numbers. The second does so by the clock, unless it has begun: for who draws first. The
+ * third gives a forked child another one than its parent's. */
 void hak_profile_seed(uint64_t seed);
 void hak_profile_seed_once(void);
+void hak_profile_seed_child(void);
 uint64_t hak_profile_random(void);
 
 /* How many bytes from here to the next sample, 1 at least, drawn at random (P1): the allocation that reaches it is

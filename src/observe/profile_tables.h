@@ -65,14 +65,14 @@ struct hak_profile_index {
 };
 
 /* Of a size class; the first one of large objects: how many threads without a heap have got, the sums of its samples;
- * how many were live at the last note (P5), and the sums of samples that were live then; how many were live when the
- * profile was last switched on, for which no sample stands. */
+ * how many were live when the profile was last switched on, for which no sample stands; how many were live at the last
+ * note (P5), the sums of samples that were live then, and the number of the others then. */
 struct hak_profile_class {
     HAK_ATOMIC(uint64_t) metered;
     HAK_ATOMIC(uint64_t) weight, freed_weight, bytes, freed_bytes;
-    HAK_ATOMIC(int64_t) peak_blocks;
-    HAK_ATOMIC(uint64_t) peak_weight, peak_bytes;
     HAK_ATOMIC(uint64_t) unsampled_blocks;
+    HAK_ATOMIC(int64_t) peak_blocks;
+    HAK_ATOMIC(uint64_t) peak_weight, peak_bytes, peak_unsampled_blocks;
 };
 
 /* Of the block that has the slot, or had it last: for who may not wait for the owner of a sample, nor be waited for.

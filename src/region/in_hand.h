@@ -178,6 +178,9 @@ HAK_INLINE struct hak_search hak_search_begin(void) {
     return (struct hak_search){hak_atomic_load(&hak_in_hand, acquire), 0};
 }
 
+/* What the searcher itself has given back since its last look is no reason to look again: it had it in hand once. */
+HAK_INLINE void hak_search_forget_own(struct hak_search *search) { search->seen += (uint64_t)1 << 32; }
+
 /* Nothing was found. True when it is to be looked for again (I2), after a while. */
 HAK_MISS bool hak_search_again(struct hak_search *search);
 

@@ -216,6 +216,20 @@ static void count_in_band(size_t bytes) {
     if (band < HAK_LARGE_BANDS) hak_counter_add_shared(&hak_large_counts[band], 1);
 }
 
+/* False when the kernel would refuse the request even if hakmem gave back all that it has: then it is of no use to wait
+ * for what others have in hand. */
+static bool may_be_met(size_t bytes, struct hak_search *search) {
+    size_t page = hak_os_page_bytes(), have = hak_atomic_load(&hak_os_counters.mapped_bytes, relaxed);
+    if (bytes <= have) return true;
+    size_t more = hak_align_up(bytes - have, page);
+    hak_in_hand_begin(); /* whoever is refused meanwhile looks again */
+    void *found = hak_os_map(more, page);
+    if (found != NULL) hak_os_unmap(found, more);
+    hak_in_hand_end();
+    hak_search_forget_own(search);
+    return found != NULL;
+}
+
 void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
     struct hak_search search = hak_search_begin();
     void *block;
@@ -224,7 +238,7 @@ void *hak_large_alloc(size_t bytes, size_t alignment, bool clear) {
         struct hak_change change = hak_change_begin();
         block = find_large(bytes, alignment, clear);
         hak_change_end(change, false);
-    } while (HAK_UNLIKELY(block == NULL) && hak_search_again(&search));
+    } while (HAK_UNLIKELY(block == NULL) && may_be_met(bytes, &search) && hak_search_again(&search));
     return block;
 }
 

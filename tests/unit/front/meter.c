@@ -25,7 +25,7 @@ static void start(uint64_t interval_bytes, uint64_t seed) {
 
 struct counts {
     uint64_t allocations, live, peak; /* blocks */
-    uint64_t weight, bytes, freed_weight, freed_bytes, peak_weight, peak_bytes, unsampled;
+    uint64_t weight, bytes, freed_weight, freed_bytes, peak_weight, peak_bytes, unsampled, peak_unsampled;
 };
 struct large_counts {
     uint64_t bytes, memory, live_bytes, peak_bytes;
@@ -51,7 +51,8 @@ static struct counts counts_of(unsigned block_bytes) {
     const char *line = strstr(written(), begin);
     if (line == NULL) return counts;
     char *at = fake_os.output + (line - fake_os.output) + strlen(begin);
-    for (uint64_t *count = &counts.allocations; count <= &counts.unsampled; count++) *count = strtoull(at, &at, 10);
+    for (uint64_t *count = &counts.allocations; count <= &counts.peak_unsampled; count++)
+        *count = strtoull(at, &at, 10);
     return counts;
 }
 

@@ -9,6 +9,7 @@
 #include "base/knobs.h"
 #include "fake_os.h"
 #include "region/directory.h"
+#include "region/in_hand.h"
 #include "region/mapping_cache.h"
 
 /* Runs up to 2 MiB, mappings above. */
@@ -18,6 +19,8 @@ static void start(void) {
     hak_size_class_initialize(0);
     assert_true(hak_region_initialize());
 }
+
+static void pass_time(void) { fake_os.clock_ms += 100; }
 
 static void fill(char *block, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 4096) block[i] = (char)(i / 4096 + 1);
@@ -48,6 +51,26 @@ static void kinds(void **state) {
     hak_atomic_store(&hak_knobs.run_limit_bytes, HAK_MIB / 2, relaxed);
     assert_int_equal(place_of(alloc(HAK_MIB / 2)).kind, HAK_PLACE_RUN);
     assert_int_equal(place_of(alloc(HAK_MIB / 2 + 1)).kind, HAK_PLACE_MAPPING);
+}
+
+/* While others have memory in hand for ever, a request that none of it could help is refused at once; another one waits. */
+static void never_to_be_met(void **state) {
+    (void)state;
+    start();
+    char *kept = alloc(40 * HAK_MIB);
+    fake_os.address_space_room = fake_os.mapped_bytes + 10 * HAK_MIB;
+    hak_atomic_fetch_add(&hak_in_hand, 1, relaxed);
+    fake_os.at_wait = pass_time;
+    size_t mapped = fake_os.mapped_bytes;
+    assert_null(alloc(mapped + 20 * HAK_MIB));
+    assert_int_equal(fake_os.waits, 0);
+    assert_null(alloc(mapped + 5 * HAK_MIB)); /* if all went back */
+    assert_in_range(fake_os.waits, 1, 20);
+    assert_int_equal(fake_os.mapped_bytes, mapped);
+    fake_os.at_wait = NULL;
+    hak_in_hand_recover_after_fork();
+    fake_os.address_space_room = SIZE_MAX;
+    assert_true(free_block(kept));
 }
 
 /* By size, up to the largest that may be a run or a mapping, whichever they are. */
@@ -566,13 +589,14 @@ static void no_leaf(void **state) {
     assert_int_equal(place_of(alloc(5 * HAK_MIB)).kind, HAK_PLACE_MAPPING);
 }
 
-UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(counted_by_octaves), cmocka_unit_test(alignments),
-          cmocka_unit_test(alignments_of_spans), cmocka_unit_test(cleared), cmocka_unit_test(cleared_by_the_kernel),
-          cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice), cmocka_unit_test(steady_state_makes_no_calls),
-          cmocka_unit_test(resizing_runs), cmocka_unit_test(tails), cmocka_unit_test(cut_tails),
-          cmocka_unit_test(freed_with_a_cut_tail), cmocka_unit_test(a_unit_with_a_cut_tail),
-          cmocka_unit_test(mapped_where_units_are_absent), cmocka_unit_test(runs_become_mappings),
-          cmocka_unit_test(runs_to_be_copied), cmocka_unit_test(runs_to_be_moved),
-          cmocka_unit_test(refused_moves_of_runs), cmocka_unit_test(resizing_mappings),
-          cmocka_unit_test(refused_resizes), cmocka_unit_test(runs_in_place_of_mappings),
-          cmocka_unit_test(mappings_in_place_of_runs), cmocka_unit_test(no_leaf))
+UNIT_MAIN(cmocka_unit_test(kinds), cmocka_unit_test(never_to_be_met), cmocka_unit_test(counted_by_octaves),
+          cmocka_unit_test(alignments), cmocka_unit_test(alignments_of_spans), cmocka_unit_test(cleared),
+          cmocka_unit_test(cleared_by_the_kernel), cmocka_unit_test(not_cleared), cmocka_unit_test(freeing_twice),
+          cmocka_unit_test(steady_state_makes_no_calls), cmocka_unit_test(resizing_runs), cmocka_unit_test(tails),
+          cmocka_unit_test(cut_tails), cmocka_unit_test(freed_with_a_cut_tail),
+          cmocka_unit_test(a_unit_with_a_cut_tail), cmocka_unit_test(mapped_where_units_are_absent),
+          cmocka_unit_test(runs_become_mappings), cmocka_unit_test(runs_to_be_copied),
+          cmocka_unit_test(runs_to_be_moved), cmocka_unit_test(refused_moves_of_runs),
+          cmocka_unit_test(resizing_mappings), cmocka_unit_test(refused_resizes),
+          cmocka_unit_test(runs_in_place_of_mappings), cmocka_unit_test(mappings_in_place_of_runs),
+          cmocka_unit_test(no_leaf))
