@@ -13,6 +13,7 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -21,6 +22,7 @@
 
 #include "base/bits.h"
 #include "base/format.h"
+#include "base/siphash.h"
 #include "os/descriptors.h"
 #include "os/kernel.h"
 #include "os/libc.h"
@@ -220,18 +222,28 @@ static uint64_t random_seed; /* const once numbers are drawn; 0: none */
 
 void hak_os_seed_random(uint64_t seed) { random_seed = seed; }
 
-/* The steps are those of splitmix64 (Steele, Lea, Flood 2014). */
-uint64_t hak_os_random(uint32_t number) {
-    uint64_t bytes[2] = {random_seed, 0}, sum = number;
+/* Made once, before there are threads. The program, and whoever reads its stack protector, knows the bytes that the
+ * kernel has put on the stack; so the secure build asks for others, too. If that is refused, the former must do. */
+static uint64_t random_key[2];
+static bool is_random_key_made;
+
+static void make_random_key(void) {
     const void *given = (const void *)getauxval(AT_RANDOM);
-    if (random_seed == 0 && given != NULL) memcpy(bytes, given, sizeof bytes);
-    for (int i = 0; i < 2; i++) {
-        sum = (sum ^ bytes[i]) + UINT64_C(0x9e3779b97f4a7c15);
-        sum = (sum ^ sum >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-        sum = (sum ^ sum >> 27) * UINT64_C(0x94d049bb133111eb);
-        sum ^= sum >> 31;
+    uint64_t others[2] = {0};
+    if (given != NULL) memcpy(random_key, given, sizeof random_key);
+    if (HAK_SECURE) HAK_SYSTEM_CALL(SYS_getrandom, others, sizeof others, GRND_NONBLOCK);
+    for (int i = 0; i < 2; i++) random_key[i] ^= others[i];
+    is_random_key_made = true;
+}
+
+uint64_t hak_os_random(uint32_t number) {
+    uint64_t seeded[2] = {random_seed, 0};
+    if (random_seed == 0 && !is_random_key_made) {
+        int saved_errno = errno;
+        make_random_key();
+        errno = saved_errno;
     }
-    return sum;
+    return hak_siphash(random_seed != 0 ? seeded : random_key, number);
 }
 
 /* Below what the kernel gives at this moment, where it will come to last. */

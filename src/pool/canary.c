@@ -20,7 +20,7 @@ static struct {
 
 void hak_canary_begin(void) {
     secrets.number = hak_os_random(HAK_RANDOM_CANARIES) | 1;
-    secrets.of_told = secrets.number ^ UINT64_C(0x9E3779B97F4A7C14);
+    secrets.of_told = hak_os_random(HAK_RANDOM_LENGTHS) | 1;
     secrets.fill = hak_os_random(HAK_RANDOM_SLACK) | UINT64_C(0x8181818181818181);
 }
 

@@ -54,7 +54,16 @@ def check_cmake(arguments: argparse.Namespace, tree: Path, work: Path) -> int:
     kinds = ("shared", "static", "object", "all_static")
     for program in [f"{language}_{kind}" for language in ("c", "cxx") for kind in kinds]:
         print(f"cmake, {program}: {run(build / program)}")
-    return 2 * len(kinds)
+    for kind in kinds:
+        check_active(build / f"plain_{kind}")
+    return 3 * len(kinds)
+
+
+def check_active(program: Path) -> None:
+    """Of a program that doesn't say itself whose malloc it has."""
+    if "HAKMEM_BACKGROUND" not in run(program, HAKMEM_HELP="1"):
+        sys.exit(f"{program.name} is not on hakmem")
+    print(f"{program.name}: is on hakmem")
 
 
 def check_pkg_config(arguments: argparse.Namespace, tree: Path, work: Path) -> int:
@@ -76,8 +85,10 @@ def check_pkg_config(arguments: argparse.Namespace, tree: Path, work: Path) -> i
         program = work / f"plain_{kind}"
         run(arguments.cc, *cflags, HERE / "main.c", "-o", program, *link)
         print(f"pkg-config, {kind}: {run(program)}")
+        run(arguments.cc, "-Wl,--as-needed", *cflags, HERE / "plain.c", "-o", program.with_suffix(".needed"), *link)
+        check_active(program.with_suffix(".needed"))
     print(f"secure: {run(work / 'plain_shared', LD_PRELOAD=str(find_one(tree, 'libhakmem-secure.so')))}")
-    return len(ways) + 1
+    return 2 * len(ways) + 1
 
 
 def check_absolute(arguments: argparse.Namespace, work: Path) -> None:
@@ -87,7 +98,8 @@ def check_absolute(arguments: argparse.Namespace, work: Path) -> None:
         f"-DCMAKE_C_COMPILER={arguments.cc}", f"-DCMAKE_CXX_COMPILER={arguments.cxx}",
         "-DCMAKE_INSTALL_LIBDIR=/there/lib", "-DCMAKE_INSTALL_INCLUDEDIR=/elsewhere/include")
     flags = run("pkg-config", "--cflags", "--libs", build / "package" / "hakmem.pc").split()
-    if flags != ["-I/elsewhere/include", "-L/there/lib", "-lhakmem"]:
+    needed = ["-Wl,--push-state,--no-as-needed", "-lhakmem", "-Wl,--pop-state"]
+    if flags != ["-I/elsewhere/include", "-L/there/lib", *needed]:
         sys.exit(f"hakmem.pc of absolute folders gives {shlex.join(flags)}")
 
 
