@@ -28,6 +28,7 @@ static uintptr_t next_function(HAK_ATOMIC(uintptr_t) *known, const char *name, u
     uintptr_t next = hak_atomic_load(known, relaxed);
     if (next != 0) return next;
     next = (uintptr_t)hak_os_find_behind((const void *)own, name);
+    if (next == 0) next = (uintptr_t)hak_os_find_in_libc(name); /* hakmem itself was opened later */
     hak_atomic_store(known, next, relaxed);
     return next;
 }

@@ -89,6 +89,16 @@ static void kept(void) {
     EXPECT(found == 2, "the flag was dropped");
 }
 
+/* hakmem, whose path the environment has, is a plug-in itself, behind the C library. */
+static void by_handle(void) {
+    void *hakmem = dlopen(getenv("DEEPBIND_HAKMEM"), RTLD_NOW | RTLD_LOCAL);
+    void *(*other)(const char *, int) = (void *(*)(const char *, int))(uintptr_t)function_of(hakmem, "dlopen");
+    void *(*other_in)(Lmid_t, const char *, int) =
+        (void *(*)(Lmid_t, const char *, int))(uintptr_t)function_of(hakmem, "dlmopen");
+    EXPECT(other != dlopen, "it is libc's");
+    EXPECT(other(ASKED, RTLD_NOW) != NULL && other_in(LM_ID_BASE, ASKED, RTLD_NOW) != NULL, "%s", dlerror());
+}
+
 /* Behind hakmem there is a library that has a dlopen, too. */
 static void wrapped(void) {
     opened();
@@ -97,6 +107,7 @@ static void wrapped(void) {
 }
 
 int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "by_handle") == 0) return by_handle(), 0; /* not on hakmem */
     static const struct test_case cases[] = {
         {"opened", opened}, {"namespaces", namespaces}, {"early", early}, {"kept", kept}, {"wrapped", wrapped}};
     return run_case(argc, argv, cases, COUNT_OF(cases), 10);
