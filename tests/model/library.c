@@ -289,6 +289,7 @@ void library_reset(void) {
     memset(kept_heaps, 0, sizeof kept_heaps);
     model_tag(&unused_heaps, ~hak_low_bits(HEAP_BITS), "unused heaps");
     memset(&hak_shared_counters, 0, sizeof hak_shared_counters);
+    hak_atomic_store(&hak_os_counters.mapped_bytes, SIZE_MAX, relaxed); /* the kernel refuses nothing for good */
     memset(library_heaps, 0, sizeof library_heaps);
     start_state = START_NONE;
     settings.ctl = 0;
