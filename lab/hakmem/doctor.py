@@ -196,10 +196,11 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
         yield ok("command", f"{path} takes hakmem")
     if cleans:
         yield note("what it starts", takeover.CLEANS, takeover.BEHIND)
-    yield from _ignored_settings(environment, library)
-    if environment.get(f"{settings.PREFIX}DEEPBIND") == "1":
+    last = programs[-1].environment  # as `env` may have changed it
+    yield from _ignored_settings(last, library)
+    if last.get(f"{settings.PREFIX}DEEPBIND") == "1":
         yield note("plug-ins", "those with RTLD_DEEPBIND get the C library's malloc", "leave out HAKMEM_DEEPBIND")
-    yield from _private_allocators(programs[-1].file, environment)
+    yield from _private_allocators(programs[-1].file, last)
 
 
 INTERPRETERS = re.compile(r"(python|pypy|ruby|perl|node|nodejs|lua|php)[0-9.]*")
@@ -213,7 +214,7 @@ def _missing_script(words: Sequence[str]) -> str | None:
     return script if not script.startswith("-") and not Path(script).exists() else None
 
 
-def _private_allocators(program: Path, environment: dict[str, str]) -> Iterator[Finding]:
+def _private_allocators(program: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     for name in elf.read(program).private_allocators:
         if name == elf.PYTHONS_POOLS and environment.get("PYTHONMALLOC") in ("malloc", "malloc_debug"):
             continue

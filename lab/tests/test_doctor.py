@@ -459,6 +459,14 @@ def test_a_setting_that_is_ignored_is_told() -> None:
     assert re.search(r"^note +setting +ignored: setting HAKMEM_THP=On: expected off, auto ", said, re.MULTILINE), said
     of_command = list(doctor.of_command(["sleep", "1"], native.library(), {**os.environ, "HAKMEM_THP": "On"}))
     assert "HAKMEM_THP=On" in one(iter(of_command), "setting").fact
+    by_env = list(doctor.of_command(["env", "HAKMEM_THP=Off", "sleep", "1"], native.library(), dict(os.environ)))
+    assert "HAKMEM_THP=Off" in one(iter(by_env), "setting").fact
+    unset = doctor.of_command(
+        ["env", "-u", "HAKMEM_THP", "sleep", "1"], native.library(), {"HAKMEM_THP": "On", **os.environ}
+    )
+    assert not [finding for finding in unset if finding.topic == "setting"]
+    kept = doctor.of_command(["env", "HAKMEM_DEEPBIND=1", "sleep", "1"], native.library(), dict(os.environ))
+    assert one(kept, "plug-ins").level == "note"
 
 
 def test_files_that_settings_name_stay_as_they_are(tmp_path: Path) -> None:
