@@ -434,8 +434,7 @@ def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) ->
     found, interval = [], max(int(head["interval_bytes"][0]), 1)
     page_bytes, began = int(head["page_bytes"][0]), Amount()
     for row in rows:
-        block_bytes, total, live, peak, weight, size, freed_weight, freed_size, *others = map(int, row)
-        peak_weight, peak_size, unsampled, peak_unsampled = others
+        block_bytes, total, live, peak, *samples, unsampled, peak_unsampled = map(int, row)
         if block_bytes == 0:
             amounts = (
                 Amount(total, large_total),
@@ -446,9 +445,9 @@ def _classes(head: Mapped[str, Sequence[str]], rows: Iterable[Sequence[str]]) ->
             began += _large(unsampled, int(head["unsampled_large_bytes"][0]), asked, page_bytes)
             continue
         chance = -math.expm1(-block_bytes / interval)
-        most = math.inf if "is_off" in head else unsampled
-        of_peak = peak_weight, peak_size, most, peak_unsampled
-        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size, *of_peak)
+        weight, size, freed_weight, freed_size, peak_weight, peak_size = samples
+        sizes = Sizes(block_bytes, chance, weight, size, freed_weight, freed_size, peak_weight, peak_size)
+        sizes = replace(sizes, unsampled=math.inf if "is_off" in head else unsampled, peak_unsampled=peak_unsampled)
         found.append(Counted(block_bytes, sizes.of_all(total), sizes.of_live(live), sizes.of_peak(peak), sizes))
         began += sizes.of_unsampled(unsampled)
     return tuple(found), began

@@ -71,6 +71,14 @@ def aarch64_stacks(compiler: str, folder: Path, emulator: str) -> None:
     stacks(compiler, folder, [emulator, "-cpu", "max", "-L", "/usr/aarch64-linux-gnu"], "-mbranch-protection=standard")
 
 
+def shared_library(compiler: str, cxx: str, folder: Path) -> Path:
+    library, handler = folder / "libhakmem.so", str(folder / "new_handler.o")
+    run(cxx, "-c", "-O2", "-fPIC", "-fexceptions", f"{ROOT}/src/api/new_handler.cpp", "-o", handler)
+    run(compiler, *FLAGS, *INCLUDES, "-fPIC", "-shared", "-Wl,-z,now,-z,nodelete", f"{ROOT}/src/hakmem.c", handler,
+        "-o", str(library))
+    return library
+
+
 def rests(compiler: str, folder: Path, library: Path, *emulator: str) -> None:
     """Ten seconds after its last call a program has little more than its live blocks' pages."""
     bursts, program = ROOT / "tests" / "abuse" / "resource", str(folder / "burst")
@@ -81,20 +89,13 @@ def rests(compiler: str, folder: Path, library: Path, *emulator: str) -> None:
 
 def aarch64_rests(compiler: str, folder: Path, emulator: str) -> None:
     """With pages of a larger kernel's."""
-    library, handler = folder / "libhakmem.so", str(folder / "new_handler.o")
-    cxx = compiler.removesuffix("gcc") + "g++"
-    run(cxx, "-c", "-O2", "-fPIC", "-fexceptions", f"{ROOT}/src/api/new_handler.cpp", "-o", handler)
-    run(compiler, *FLAGS, *INCLUDES, "-fPIC", "-shared", "-Wl,-z,now,-z,nodelete", f"{ROOT}/src/hakmem.c", handler,
-        "-o", str(library))
+    library = shared_library(compiler, compiler.removesuffix("gcc") + "g++", folder)
     for page_bytes in (16384, 65536):
         rests(compiler, folder, library, emulator, "-p", str(page_bytes), "-L", "/usr/aarch64-linux-gnu")
 
 
 def clang_preload(compiler: str, folder: Path) -> None:
-    library, program = str(folder / "libhakmem.so"), str(folder / "stress")
-    handler = str(folder / "new_handler.o")
-    run(compiler, "-c", "-O2", "-fPIC", "-fexceptions", f"{ROOT}/src/api/new_handler.cpp", "-o", handler)
-    run(compiler, *FLAGS, *INCLUDES, "-fPIC", "-shared", "-Wl,-z,now,-z,nodelete", f"{ROOT}/src/hakmem.c", handler, "-o", library)
+    library, program = shared_library(compiler, compiler, folder), str(folder / "stress")
     run(compiler, *FLAGS, *INCLUDES, "-fno-builtin", "-pthread", f"{ROOT}/tests/stress/stress.c", "-o", program, "-ldl")
     run("env", f"LD_PRELOAD={library}", program, "4", "500000", "1")
 

@@ -57,15 +57,16 @@ def peak(command: list[str], own: Allocator) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True)
-    parser.add_argument("test", choices=("silence", "plugins", "peak"))
+    tests = {"silence": (silence, COMMANDS), "plugins": (silence, PLUGINS), "peak": (peak, COMMANDS)}
+    parser.add_argument("test", choices=tests)
     arguments = parser.parse_args()
-    test, failures = peak if arguments.test == "peak" else silence, 0
-    if arguments.test == "plugins" and (
+    (test, commands), failures = tests[arguments.test], 0
+    if commands is PLUGINS and (
         shutil.which("php") is None or "dom" not in run(PLUGINS[0], GLIBC).stdout.decode()
     ):
         print("skipped: not installed: Debian's packages php-cli, php-xml and php-mbstring")
         return SKIPPED
-    for command in PLUGINS if arguments.test == "plugins" else COMMANDS:
+    for command in commands:
         try:
             outcome = test(command, hakmem(arguments.lib))
         except LabError as failure:

@@ -37,8 +37,6 @@ def command(timeout_s: float | None, pid: int, words: tuple[str, ...]) -> None:
     import sys
 
     from hakmem import ctl, foreign
-    from hakmem.top import resident_of
-    from hakmem.words import amount
 
     if words == ("explain",):
         from hakmem import explain
@@ -59,9 +57,12 @@ def command(timeout_s: float | None, pid: int, words: tuple[str, ...]) -> None:
         raise click.UsageError("options stand before PID; `hakmem explain PID` and `hakmem pins PID` have more of them")
     if any(not word.isprintable() for word in words):
         raise click.UsageError("a request is made of plain words")
-    before = resident_of(pid)
+    from hakmem.top import resident_of
+    from hakmem.words import amount
+
+    before = resident_of(pid) if words == ("purge",) else None
     answer = ctl.ask(pid, " ".join(words) or "help", timeout_s, lambda text: click.echo(text, err=True))
-    if words == ("purge",) and before is not None and (after := resident_of(pid)) is not None:
+    if before is not None and (after := resident_of(pid)) is not None:
         # The process itself counts pages, also those that have no memory any more.
         fell = f"resident memory: {amount(before, 'B')} before, {amount(after, 'B')} now"
         answer = f"{amount(max(before - after, 0), 'B')} given back; {fell}\n"

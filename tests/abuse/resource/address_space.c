@@ -19,18 +19,6 @@ static const char *library, *name_of_case, *bytes_of_case = "65536";
 
 /* ---- What a copy does: prints numbers ------------------------------------------------------------------------------- */
 
-/* A field of /proc/self/status, in KiB. */
-static uint64_t status_kib(const char *field) {
-    char line[256];
-    uint64_t kib = 0;
-    FILE *file = fopen("/proc/self/status", "re");
-    if (file == NULL) SKIP("no /proc");
-    while (fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, field, strlen(field)) == 0) kib = strtoull(line + strlen(field) + 1, NULL, 10);
-    fclose(file);
-    return kib;
-}
-
 static void copy_virt(void) {
     free(malloc(1));
     say("%lu\n", (unsigned long)status_kib("VmSize"));

@@ -41,19 +41,6 @@ static size_t page_bytes;
 static size_t pages_kept[MOST_THREADS + 1]; /* of each thread */
 static pthread_barrier_t freed;
 
-/* An emulator's pages may be larger than those that statm counts. */
-static size_t resident_kib(void) {
-    char text[4096];
-    int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
-    EXPECT(length > 0, "/proc/self/status");
-    close(file);
-    text[length] = 0;
-    const char *resident = strstr(text, "\nVmRSS:");
-    EXPECT(resident != NULL, "VmRSS in %s", text);
-    return strtoul(resident + strlen("\nVmRSS:"), NULL, 10);
-}
-
 static uint64_t next_random(uint64_t *state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return *state >> 33;
@@ -169,7 +156,7 @@ int main(int argc, char **argv) {
         say("refused\n");
         return 0;
     }
-    size_t before = resident_kib(); /* a child has not looked at each file's pages yet */
+    size_t before = status_kib("VmRSS"); /* a child has not looked at each file's pages yet */
     if (strcmp(place, "child") == 0) go_on_in_child(NULL, 0);
     if (threads == 0) run(NULL);
     pthread_barrier_init(&freed, NULL, (unsigned)threads + 1);
@@ -185,7 +172,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i <= threads; i++) limit += pages_kept[i] * page_bytes / KIB;
     for (int looks = 0; looks < LOOKS; looks++) {
         nanosleep(&rest, NULL);
-        say("resident %zu limit %zu\n", resident_kib(), limit);
+        say("resident %zu limit %zu\n", status_kib("VmRSS"), limit);
     }
     return 0;
 }
