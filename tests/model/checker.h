@@ -13,7 +13,7 @@
 
 enum {
     MODEL_THREADS = 8,      /* of a harness, at most */
-    MODEL_LOCATIONS = 1216, /* atomic ones that an execution touches, at most */
+    MODEL_LOCATIONS = 1536, /* atomic ones that an execution touches, at most */
     MODEL_DEFAULT = -1,
 };
 

@@ -54,7 +54,7 @@ MODEL_HARNESS_DEEP(profile_written, setup, check, record_one, write_all);
 MODEL_HARNESS(profile_reused_entry, setup_recorded, check, forget_one, record_one);
 MODEL_HARNESS(profile_noted, setup_higher, check_noted, record_one, look);
 MODEL_HARNESS(profile_began, setup_off, check, begin, record_and_forget);
-MODEL_HARNESS(profile_began_twice, setup_off, check, begin, begin);
+MODEL_HARNESS_BOUNDED(profile_began_twice, 1, 1, setup_off, check, begin, begin);
 MODEL_HARNESS(profile_ended, setup, NULL, end, record_and_forget);
 
 /* Two addresses that have the same place in the table: one was sampled before, the other is now, while a crash asks

@@ -389,7 +389,7 @@ int main(int argument_count, char **arguments) {
         fprintf(stderr, harness_count ? "more harnesses than there is room for\n" : "no such harness\n");
         return 2;
     }
-    setrlimit(RLIMIT_DATA, &(struct rlimit){2u << 30, 2u << 30});
+    setrlimit(RLIMIT_DATA, &(struct rlimit){3u << 30, 3u << 30});
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     if (options.list) {
         list();
