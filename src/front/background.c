@@ -69,6 +69,10 @@ static HAK_ATOMIC(int) own_process; /* that the thread is to be of; 0 before mai
  * are the whole process's. 0: none. */
 static HAK_ATOMIC(uint32_t) starter;
 
+/* How many calls are being made that may put a filter on all threads, and whether the thread begins: a filter that
+ * kills must not come before it has looked at what it may do. */
+static HAK_ATOMIC(uint32_t) filter_calls, is_beginning;
+
 __thread bool hak_background_is_starting;
 
 /* Of who makes the thread end before the program has rested: with how much free it may leave the heap. */
@@ -269,12 +273,18 @@ static void finish(void) {
 
 static uint64_t period_ms(void) { return hak_knob(decay_ms) < LEAST_PERIOD_MS ? LEAST_PERIOD_MS : hak_knob(decay_ms); }
 
+static void end_beginning(void) {
+    hak_atomic_store(&is_beginning, false, relaxed);
+    hak_os_wake(&is_beginning);
+}
+
 static void run_background(void) {
     uint64_t waited_ms = 0;   /* of this period */
     uint32_t looks_alone = 0; /* in a row */
     uint64_t misses_then = 0, missed_ms = 0;
     bool serves = false;
     enum hak_os_settled settled = hak_os_settle_thread();
+    end_beginning();
     hak_floating_begin();     /* not the starter's */
     hak_thread_refuse_heap(); /* or it would wait for itself to end */
     if (settled == HAK_OS_FOREIGN) {
@@ -379,11 +389,17 @@ static bool is_borrowed(void) {
     return process != 0 && process != hak_os_process_id();
 }
 
+/* Seq_cst, to pair with hak_background_filter: one of the two sees the other. */
+static bool may_begin_now(void) {
+    hak_atomic_store(&is_beginning, true, seq_cst);
+    return hak_atomic_load(&filter_calls, seq_cst) == 0;
+}
+
 static void start_thread(void) {
     if (!hak_os_may_wait() || is_borrowed()) return;
     hak_background_is_starting = true; /* before others see the state: a handler of a signal may make a fork here */
     bool stands_in = stand_in(HAK_BACKGROUND_AWAKE), started = false;
-    if (stands_in) {
+    if (stands_in && may_begin_now()) {
         hak_background_pay(true);
         hak_atomic_store(&may_leave_bytes, UINT64_MAX, relaxed); /* of a thread that had ended before it was asked */
         hak_atomic_store(&starter, hak_os_thread_id(), relaxed);
@@ -391,6 +407,7 @@ static void start_thread(void) {
     }
     hak_background_is_starting = false;
     if (started || !stands_in) return;
+    end_beginning();
     hak_atomic_store(&misses_to_skip, MISSES_AFTER_REFUSAL, relaxed);
     hak_background_pay(false);
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
@@ -505,6 +522,18 @@ void hak_background_yield(enum hak_yield why) {
     if (end_and_join(why == HAK_YIELD_TO_FORK ? MOST_FORK_MS : MOST_END_MS)) hak_os_wait_until_gone(ended_id);
 }
 
+void hak_background_filter(bool begins) {
+    /* Seq_cst: pairs with may_begin_now. */
+    hak_atomic_fetch_add(&filter_calls, begins ? 1 : UINT32_MAX, seq_cst);
+    if (!begins) return;
+    uint64_t start_ms = hak_os_clock_ms(), passed_ms = 0;
+    /* Seq_cst: pairs with may_begin_now. */
+    while (hak_atomic_load(&is_beginning, seq_cst) && !hak_background_is_starting && passed_ms < MOST_END_MS) {
+        hak_os_wait(&is_beginning, true, (MOST_END_MS - passed_ms) * 1000);
+        passed_ms = hak_os_clock_ms() - start_ms;
+    }
+}
+
 void hak_background_forked(void) { hak_atomic_store(&is_forking, false, relaxed); }
 
 static void note_process(int process) { hak_atomic_store(&own_process, process, relaxed); }
@@ -519,6 +548,8 @@ void hak_background_after_fork(void) {
     hak_atomic_store(&alone_until_ms, 0, relaxed);
     hak_atomic_store(&hak_heaps_resting, 0, relaxed);
     hak_atomic_store(&misses_to_skip, 0, relaxed);
+    hak_atomic_store(&filter_calls, 0, relaxed);
+    hak_atomic_store(&is_beginning, false, relaxed);
     next_step_ms = next_holes_ms = 0;
     hak_atomic_store(&hak_background_state, HAK_BACKGROUND_NONE, relaxed);
     note_process((int)hak_os_thread_id()); /* a child's first thread has its number; until here it is borrowed */

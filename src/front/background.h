@@ -82,6 +82,10 @@ void hak_background_watch(void);
 enum hak_yield { HAK_YIELD, HAK_YIELD_TO_FORK, HAK_YIELD_FOR_GOOD };
 void hak_background_yield(enum hak_yield why);
 
+/* To be called before and after a call of the kernel that may put a filter on all threads. A thread that has begun
+ * looks first at what it may do; the caller waits for that, ten seconds at most. None begins meanwhile. */
+void hak_background_filter(bool begins);
+
 /* After a fork, in the parent and in the child. */
 void hak_background_forked(void);
 

@@ -573,9 +573,12 @@ bool hak_os_has_huge_pages(void) {
 }
 
 /* libc's own: a wrapper of the program's, or of a tool in LD_PRELOAD, may hold a lock when it allocates and frees, and
- * its time be another (os/libc.h). */
+ * its time be another (os/libc.h). Other libraries may allocate before it is found. */
 typedef int clock_function(clockid_t, struct timespec *);
-static clock_function *read_clock = clock_gettime;
+static int ask_kernel_for_time(clockid_t clock, struct timespec *time) {
+    return (int)HAK_SYSTEM_CALL(SYS_clock_gettime, clock, time);
+}
+static clock_function *read_clock = ask_kernel_for_time;
 
 static uint64_t read_clock_ns(clockid_t clock) {
     struct timespec now;
@@ -663,16 +666,21 @@ typedef int thread_clock_function(pthread_t, clockid_t *);
 static thread_clock_function *thread_clock;
 
 #if defined(HAK_NO_OVERRIDE) /* sanitizers, which want to see all threads, are built without malloc's names */
-__attribute__((constructor(101))) static void find_functions(void) { thread_clock = pthread_getcpuclockid; }
+__attribute__((constructor(101))) static void find_functions(void) {
+    read_clock = clock_gettime;
+    thread_clock = pthread_getcpuclockid;
+}
 #else
-/* `function` points to one of these pointers, which stays as it is where libc has none of that name. */
+/* `function` points to a pointer to a function, which stays as it is where libc has none of that name. */
 static void find_function(const char *name, void *function) {
     void *found = hak_os_find_in_libc(name);
     if (found != NULL) memcpy(function, &found, sizeof found);
 }
 
 __attribute__((constructor(101))) static void find_functions(void) {
-    find_function("clock_gettime", &read_clock);
+    clock_function *clock = clock_gettime;
+    find_function("clock_gettime", &clock);
+    read_clock = clock;
     find_function("pthread_create", &create);
     find_function("pthread_join", &join);
     find_function("pthread_tryjoin_np", &try_join);

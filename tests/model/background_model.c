@@ -115,3 +115,20 @@ static void come_join_and_leave(void) {
 }
 MODEL_HARNESS_BOUNDED(background_end_taken, 1, 1, setup_without_another, check_none, run_to_end, leave,
                       come_join_and_leave);
+
+/* A filter for all threads comes while the thread begins: before it looks at what it may do, or after that. */
+static void start_and_look(void) {
+    library_background_start();
+    if (fake_os.thread != NULL) library_background_look();
+}
+static void filter_all(void) {
+    hak_background_filter(true);
+    fake_os_filter();
+    hak_background_filter(false);
+}
+static void setup_none(void) {
+    setup();
+    hak_background_state = HAK_BACKGROUND_NONE;
+}
+MODEL_HARNESS(background_filtered, setup_none, NULL, start_and_look, filter_all);
+MODEL_HARNESS(background_filtered_twice, setup_none, NULL, start_and_look, filter_all, filter_all);

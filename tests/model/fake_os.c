@@ -40,11 +40,13 @@ static struct part {
 static size_t part_count, room_bytes; /* from parts of which some was unmapped: it can be mapped again */
 static HAK_ATOMIC(uint32_t) calls;    /* that change them: other threads run between two */
 
+static HAK_ATOMIC(uint32_t) filters_put;
+
 void fake_os_reset(void) {
     fake_os = (struct fake_os){4096, SIZE_MAX, -1,   -1,    -1,    false, false, false, NULL, 0,
                                0,    0,        NULL, false, false, false, false, false, 0,    false};
     granules_used = small_used = part_count = room_bytes = 0;
-    interrupts = fake_os_service = calls = 0;
+    interrupts = fake_os_service = calls = filters_put = 0;
 }
 
 static bool refuses(int *left) {
@@ -262,7 +264,13 @@ void hak_os_join_thread(uintptr_t thread) {
 bool hak_os_try_join_thread(uintptr_t thread) { return thread >= THREADS; }
 uintptr_t hak_os_this_thread(void) { return THREADS + model_thread(); }
 uintptr_t hak_os_stack_end(uintptr_t place) { return (void)place, UINTPTR_MAX; }
-enum hak_os_settled hak_os_settle_thread(void) { return HAK_OS_SETTLED; }
+/* The kernel's filters for all threads come at one moment: who asks has the newest. */
+void fake_os_filter(void) { hak_atomic_fetch_add(&filters_put, 1, relaxed); }
+enum hak_os_settled hak_os_settle_thread(void) {
+    uint32_t before = hak_atomic_fetch_add(&filters_put, 0, relaxed);
+    model_assert(hak_atomic_fetch_add(&filters_put, 0, relaxed) == before, "no filter comes while the thread looks");
+    return HAK_OS_SETTLED;
+}
 void hak_os_wait(HAK_ATOMIC(uint32_t) *word, uint32_t expected, uint64_t most_us) {
     enum { LONGEST_NAP_US = 1000 };
     if (most_us != 0 && most_us <= LONGEST_NAP_US) hak_cpu_relax(); /* a turn of a loop that waits */

@@ -201,6 +201,10 @@ void library_background_start(void) {
     try_to_join();
     start_thread();
 }
+void library_background_look(void) {
+    hak_os_settle_thread();
+    end_beginning();
+}
 void library_background_run(void) { run_background(); }
 void library_background_finish(void) { finish(); }
 
@@ -246,6 +250,7 @@ void library_reset(void) {
     next_step_ms = next_holes_ms = 0;
     reused_at_rest = alone_until_ms = hak_allowance_limit_bytes = 0;
     is_forking = false;
+    filter_calls = is_beginning = 0;
     may_leave_bytes = UINT64_MAX;
     left_to_sweep = UINT64_MAX;
     next_to_sweep = (struct cursor){0, 0};
@@ -305,6 +310,7 @@ void library_reset(void) {
     memset(hak_pool_out_blocks, 0, sizeof hak_pool_out_blocks);
     memset(known_rules, 0, sizeof known_rules);
     hak_thread_abandon_heap();
+    model_thread_local(&hak_background_is_starting, sizeof hak_background_is_starting);
     model_thread_local(&hak_thread_heap, sizeof hak_thread_heap);
     hak_own_hand = NULL;
     model_thread_local(&hak_own_hand, sizeof hak_own_hand);

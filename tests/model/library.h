@@ -63,6 +63,7 @@ extern struct fake_os fake_os;
 extern HAK_ATOMIC(uint32_t) fake_os_service; /* 1 from its start on; 0 again when it has ended */
 extern char fake_os_wiped[64];               /* what hak_os_map_wiped gives */
 void fake_os_reset(void);
+void fake_os_filter(void); /* all threads are under a filter */
 
 /* ---- the library --------------------------------------------------------------------------------------------- */
 
@@ -116,6 +117,7 @@ void library_skip_guard_turns(uint64_t count);
 void library_background_sleep(void);
 void library_background_period(void);
 void library_background_start(void);
+void library_background_look(void); /* the first that the thread does */
 void library_background_run(void);
 void library_background_finish(void);
 

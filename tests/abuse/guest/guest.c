@@ -708,8 +708,29 @@ static void tell_child(const char *what, pid_t child) {
            WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
+/* Has used memory, and asks for a little more, of many sizes, again and again. */
+static void work_on(void) {
+    static void *blocks[400];
+    bool has_all = true;
+    for (size_t i = 0; i < 300; i++) has_all &= (blocks[i] = malloc(16 + i)) != NULL;
+    for (size_t i = 0; i < 20000; i++) {
+        free(blocks[i % 300]);
+        has_all &= (blocks[i % 300] = malloc(16 + i * 7 % 200)) != NULL;
+    }
+    for (size_t i = 300; i < 400; i++) has_all &= (blocks[i] = calloc(1, 100)) != NULL;
+    free(blocks[0]);
+    has_all &= (blocks[0] = malloc(20000)) != NULL;
+    void *larger = realloc(blocks[0], 40000);
+    has_all &= larger != NULL;
+    if (has_all) blocks[0] = larger;
+    for (size_t i = 0; i < 400; i++) free(blocks[i]);
+    if (!has_all) syscall(SYS_exit, 3);
+}
+
 static void be_strict(void) {
+    for (size_t i = 0; i < 64; i++) free(malloc(i * 32 + 1));
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) _exit(2);
+    work_on();
     syscall(SYS_exit, 0);
 }
 
