@@ -93,7 +93,7 @@ QUICK = "quick"
 # By the option that asks for it: what it runs, the packages that it needs, and those without which it skips tests.
 GROUPS: dict[str, tuple[Callable[[Tally], None], Sequence[str], Sequence[str]]] = {
     QUICK: (_quick, ["test"], []),
-    "--forms": (_forms, ["test", "programs", "fleet", "lint", "emulated"], ["browser", "perf", "cpython"]),
+    "--forms": (_forms, ["test", "programs", "fleet", "lint", "emulated"], ["browser", "perf", "cpython", "services"]),
     "--long": (_long, ["test", "long", "emulated"], ["programs", "cpython"]),
 }
 

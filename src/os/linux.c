@@ -109,8 +109,8 @@ static bool unmap_unused(void *start, size_t bytes) {
     return bytes == 0 || count_unmapped(DIRECTLY(munmap, start, bytes) == 0, bytes);
 }
 
-/* Pieces that were cut off for an alignment, and that the kernel has refused to take back: it is asked again when
- * something else is mapped, for one of them. A word has the number of a piece's first page, and how many they are. What
+/* Pieces that nobody has used, and that the kernel has refused to take back: it is asked again when something else is
+ * mapped, for one of them. A word has the number of a piece's first page, and how many they are. What
  * finds no place is lost. */
 enum { REFUSED_PIECES = 32, PIECE_PAGES_SHIFT = 28 };
 static HAK_ATOMIC(uint64_t) refused_pieces[REFUSED_PIECES];
@@ -197,15 +197,10 @@ enum hak_os_mapped hak_os_map_at(void *start, size_t bytes) {
     int saved_errno = errno;
     count_call();
     void *got = (void *)DIRECTLY(mmap, start, bytes, PROT_READ | PROT_WRITE, anonymous(false), -1, (off_t)0);
-    enum hak_os_mapped result = got == start ? HAK_OS_MAPPED : got == MAP_FAILED ? HAK_OS_REFUSED : HAK_OS_OCCUPIED;
-    if (result == HAK_OS_MAPPED) {
-        hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
-    } else if (got != MAP_FAILED) {
-        count_call();
-        DIRECTLY(munmap, got, bytes);
-    }
+    if (got != MAP_FAILED) hak_counter_add_shared(&hak_os_counters.mapped_bytes, bytes);
+    if (got != MAP_FAILED && got != start) unmap_piece(got, bytes);
     errno = saved_errno;
-    return result;
+    return got == start ? HAK_OS_MAPPED : got == MAP_FAILED ? HAK_OS_REFUSED : HAK_OS_OCCUPIED;
 }
 
 /* ---- Where in the address space ---------------------------------------------------------------------------------- */
@@ -248,8 +243,10 @@ uint64_t hak_os_random(uint32_t number) {
 
 /* Below what the kernel gives at this moment, where it will come to last. */
 static uintptr_t pick_near_others(size_t bytes, size_t alignment) {
+    int saved_errno = errno;
     uintptr_t start = (uintptr_t)hak_os_reserve(bytes, alignment);
-    if (start != 0) unmap_unused((void *)start, bytes);
+    if (start != 0) unmap_piece((void *)start, bytes);
+    errno = saved_errno;
     return start;
 }
 
@@ -299,17 +296,25 @@ static HAK_COLD bool purge_and_look(void *start, size_t bytes, bool *is_zero) {
     return done;
 }
 
-static HAK_COLD bool purge_first(void *start, size_t bytes) {
+/* In a page of its own: what the program has freed may be in a pipe still (vmsplice). */
+static HAK_COLD uint32_t try_to_purge(void) {
+    size_t bytes = hak_os_page_bytes();
     bool is_zero;
-    if (purge_and_look(start, bytes, &is_zero))
-        hak_atomic_store(&purges, is_zero ? KERNEL_DOES_IT : KERNEL_DOES_NOT, relaxed);
-    return is_zero;
+    void *page = hak_os_map(bytes, bytes);
+    if (page == NULL) return KERNEL_UNKNOWN;
+    uint32_t known = !purge_and_look(page, bytes, &is_zero) ? KERNEL_UNKNOWN
+                     : is_zero                              ? KERNEL_DOES_IT
+                                                            : KERNEL_DOES_NOT;
+    hak_atomic_store(&purges, known, relaxed);
+    unmap_piece(page, bytes);
+    return known;
 }
 
 bool hak_os_purge(void *start, size_t bytes) {
     int saved_errno = errno;
     uint32_t known = hak_atomic_load(&purges, relaxed);
-    bool done = known == KERNEL_DOES_IT ? purge(start, bytes) : known == KERNEL_UNKNOWN && purge_first(start, bytes);
+    if (HAK_UNLIKELY(known == KERNEL_UNKNOWN)) known = try_to_purge();
+    bool done = known == KERNEL_DOES_IT && purge(start, bytes);
     if (done) hak_counter_add_shared(&hak_os_counters.purged_bytes, bytes);
     errno = saved_errno;
     return done;

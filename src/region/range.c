@@ -16,6 +16,7 @@ HAK_ATOMIC(struct hak_range *) hak_ranges[HAK_RANGE_LIMIT];
 
 /* In the order in which a step of them is mapped. */
 enum table { RECORDS, BIT_ROWS, SUPER_SLABS, GROUPS, SUMMARIES, PAGE_MAP, TABLE_COUNT };
+_Static_assert((int)TABLE_COUNT == (int)HAK_RANGE_TABLES, "a record has an end for each");
 
 static size_t table_bytes(enum table table, size_t super_slabs) {
     size_t units = super_slabs * HAK_UNITS_PER_SUPER_SLAB;
@@ -54,23 +55,26 @@ static uintptr_t table_end(const struct hak_range *range, enum table table, size
     return hak_align_up(table_start(range, table) + bytes, hak_os_page_bytes());
 }
 
-/* Maps what tables need for SuperSlabs `from`..`to`: all or nothing. */
-static enum hak_os_mapped map_step(const struct hak_range *range, uint32_t from, uint32_t to) {
-    enum hak_os_mapped result = HAK_OS_MAPPED;
+/* Takes back what was mapped of a step. Where the kernel refuses that, the next attempt finds it there. */
+static void unmap_step(struct hak_range *range, uint32_t from) {
     for (enum table table = 0; table < TABLE_COUNT; table++) {
-        uintptr_t start = table_end(range, table, from), end = table_end(range, table, to);
-        if (start == end) continue;
-        result = hak_os_map_at((void *)start, end - start);
-        if (result != HAK_OS_MAPPED) {
-            while (table-- > 0) {
-                start = table_end(range, table, from);
-                end = table_end(range, table, to);
-                if (start != end) hak_os_unmap((void *)start, end - start);
-            }
-            break;
-        }
-        hak_os_refuse_huge_pages((void *)start, end - start); /* few bit rows are used, and far between */
+        uintptr_t start = table_end(range, table, from), end = table_end(range, table, range->mapped_tables[table]);
+        if (start == end || hak_os_unmap((void *)start, end - start)) range->mapped_tables[table] = from;
     }
+}
+
+/* Maps what tables need for SuperSlabs `from`..`to`: all or nothing. */
+static enum hak_os_mapped map_step(struct hak_range *range, uint32_t from, uint32_t to) {
+    enum hak_os_mapped result = HAK_OS_MAPPED;
+    for (enum table table = 0; table < TABLE_COUNT && result == HAK_OS_MAPPED; table++) {
+        uintptr_t start = table_end(range, table, range->mapped_tables[table]), end = table_end(range, table, to);
+        if (start < end) result = hak_os_map_at((void *)start, end - start);
+        if (result != HAK_OS_MAPPED) break;
+        if (start < end)
+            hak_os_refuse_huge_pages((void *)start, end - start); /* few bit rows are used, and far between */
+        if (range->mapped_tables[table] < to) range->mapped_tables[table] = to;
+    }
+    if (result != HAK_OS_MAPPED) unmap_step(range, from);
     return result;
 }
 
@@ -193,11 +197,7 @@ static size_t record_bytes_of(const struct hak_range *range) {
 }
 
 static void discard_range(struct hak_range *range) {
-    uint32_t super_slabs = hak_atomic_load(&range->table_super_slabs, relaxed);
-    for (enum table table = 0; table < TABLE_COUNT; table++) {
-        uintptr_t start = table_end(range, table, 0), end = table_end(range, table, super_slabs);
-        if (start < end) hak_os_unmap((void *)start, end - start);
-    }
+    unmap_step(range, 0);
     hak_os_unmap(range->tops, record_bytes_of(range));
 }
 

@@ -89,6 +89,8 @@ struct hak_hint_summary {
     HAK_ATOMIC(uint64_t) hints[HAK_HINTS];
 };
 
+enum { HAK_RANGE_TABLES = 6 };
+
 struct hak_range {
     uintptr_t start;                        /* const: of its first SuperSlab */
     uint32_t number;                        /* const: its place in hak_ranges */
@@ -98,12 +100,13 @@ struct hak_range {
     HAK_ATOMIC(uint32_t) table_maker;       /* its generation while a thread makes the next step of the tables (R5) */
     HAK_ATOMIC(uint32_t) was_refused;       /* 1 since the kernel has refused to map a SuperSlab; */
     HAK_ATOMIC(uint32_t) grower;            /* its generation while a thread claims and maps SuperSlabs then (R6) */
-    HAK_ATOMIC(uint16_t) *page_map;         /* [unit]: class, times HAK_BIN_STRIDE (R1, R2) */
-    struct hak_hint_summary *tops;          /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
-    struct hak_hint_summary *summaries;     /* [SuperSlab / 64 / 64] */
-    struct hak_super_slab_group *groups;    /* [SuperSlab / 64] */
-    struct hak_super_slab *super_slabs;     /* [SuperSlab] */
-    struct hak_slab *slabs;                 /* [unit] */
+    uint32_t mapped_tables[HAK_RANGE_TABLES]; /* each is mapped for so many; of who makes the next step (R5) */
+    HAK_ATOMIC(uint16_t) *page_map;           /* [unit]: class, times HAK_BIN_STRIDE (R1, R2) */
+    struct hak_hint_summary *tops;            /* [SuperSlab / 64 / 64 / 64], all mapped with this record */
+    struct hak_hint_summary *summaries;       /* [SuperSlab / 64 / 64] */
+    struct hak_super_slab_group *groups;      /* [SuperSlab / 64] */
+    struct hak_super_slab *super_slabs;       /* [SuperSlab] */
+    struct hak_slab *slabs;                   /* [unit] */
     HAK_ATOMIC(uint64_t) (*bit_rows)[HAK_SLAB_MAX_WORDS]; /* [unit]: bits of slabs with many blocks */
 };
 

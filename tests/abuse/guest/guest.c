@@ -23,6 +23,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -745,6 +746,26 @@ static void report_strict(void) {
     }
 }
 
+/* A block's pages are in a pipe when it is freed. Nobody may write into them. */
+static void report_pipe(void) {
+    enum { BYTES = 512 << 10 };
+    static char back[BYTES];
+    int ends[2];
+    if (pipe(ends) != 0 || fcntl(ends[1], F_SETPIPE_SZ, 2 * BYTES) < 0) {
+        printf("skipped: no pipe of 1 MiB\n");
+        return;
+    }
+    char *block = aligned_alloc(4 * KIB, BYTES);
+    EXPECT(block != NULL, "no memory");
+    memset(block, 'a', BYTES);
+    struct iovec part = {block, BYTES};
+    ssize_t given = vmsplice(ends[1], &part, 1, 0), got = 0, changed = 0;
+    free(block);
+    for (ssize_t count; got < given && (count = read(ends[0], back + got, (size_t)(given - got))) > 0;) got += count;
+    for (ssize_t i = 0; i < got; i++) changed += back[i] != 'a';
+    printf("%zd of %zd bytes, %zd changed\n", got, given, changed);
+}
+
 static void fork_once(void) {
     pid_t child = fork();
     if (child == 0) _exit(0);
@@ -828,6 +849,7 @@ static const struct test_case reports[] = {
     {"process_limit", report_process_limit},
     {"counter", report_counter},
     {"strict", report_strict},
+    {"pipe", report_pipe},
     {"no_getpid", report_no_getpid},
     {"clone_by_syscall", report_clone_by_syscall},
 };

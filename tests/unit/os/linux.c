@@ -217,18 +217,30 @@ static void guarding_to_a_locked_page(void **state) {
     assert_true(is_readable(start) && is_readable(start + 2 * page));
 }
 
-static void *map_refusing_unmaps(void *maps) {
+/* What a thread maps to which the kernel refuses to unmap anything; and whether it was as expected. */
+struct refusing {
+    void *maps[40];
+    bool right;
+};
+
+/* Returns NULL where there are no filters. */
+static void *map_refusing_unmaps(void *given) {
+    struct refusing *refusing = given;
     size_t page = hak_os_page_bytes(), alignment = 512 * page;
     if (!refuse(SYS_munmap, ENOMEM)) return NULL;
+    errno = 1234;
+    refusing->right = true;
     for (int i = 0; i < 4; i++) {
-        errno = 1234;
-        ((void **)maps)[i] = i % 2 ? hak_os_map(3 * page, alignment) : hak_os_reserve(3 * page, alignment);
-        if (errno != 1234 || (uintptr_t)((void **)maps)[i] % alignment != 0) return NULL;
+        refusing->maps[i] = i % 2 ? hak_os_map(3 * page, alignment) : hak_os_reserve(3 * page, alignment);
+        refusing->right &= errno == 1234 && (uintptr_t)refusing->maps[i] % alignment == 0;
     }
-    return maps;
+    /* Two that look for a place only. */
+    refusing->right &= hak_os_pick_addresses(HAK_MIB, alignment, 3) != 0 && errno == 1234;
+    refusing->right &= hak_os_map_at(refusing->maps[0], page) == HAK_OS_OCCUPIED && errno == 1234;
+    return given;
 }
 
-/* What is cut off for an alignment goes back later, if the kernel refuses at first. */
+/* What is cut off for an alignment, or was mapped to look for a place, goes back later, if the kernel refuses at first. */
 static void refused_pieces(void **state) {
     (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -236,11 +248,13 @@ static void refused_pieces(void **state) {
 #endif
     size_t page = hak_os_page_bytes();
     uint64_t before = mapped();
-    void *maps[40], *result;
+    static struct refusing refusing;
+    void **maps = refusing.maps, *result;
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, map_refusing_unmaps, maps), 0);
+    assert_int_equal(pthread_create(&thread, NULL, map_refusing_unmaps, &refusing), 0);
     pthread_join(thread, &result);
     if (result == NULL) skip(); /* no filters here */
+    assert_true(refusing.right);
     assert_true(mapped() - before > 4 * 3 * page);
     for (int i = 4; i < 40; i++) maps[i] = hak_os_map(page, page);
     assert_int_equal(mapped() - before, (4 * 3 + 36) * page);

@@ -195,6 +195,30 @@ static void refused_growth(void **state) {
     assert_int_equal(number, super_slabs);
 }
 
+/* The kernel takes nothing back of a step that it has refused to map as a whole. The next attempt finds what is there:
+ * the range doesn't end. */
+static void refused_step_stays(void **state) {
+    (void)state;
+    size_t refused = 0;
+    for (size_t call = 1; refused == call - 1; call++) {
+        size_t before = fake_os.mapped_bytes;
+        assert_true(start_with_room(SIZE_MAX));
+        uint32_t number, count, limit = limit_of(hak_region_range(0));
+        while (hak_region_sums().super_slabs < HAK_SUPER_SLABS_PER_GROUP)
+            assert_non_null(new_super_slabs(&number, &count));
+        fake_os_refuse(FAKE_ANY, call, SIZE_MAX);
+        refused += new_super_slabs(&number, &count) == NULL;
+        fake_os_refuse_nothing();
+        assert_ptr_equal(new_super_slabs(&number, &count), hak_region_range(0));
+        assert_int_equal(limit_of(hak_region_range(0)), limit);
+        if (refused == call) assert_int_equal(number, HAK_SUPER_SLABS_PER_GROUP);
+        struct hak_region_sums sums = hak_region_sums();
+        assert_int_equal(fake_os.mapped_bytes - before, sums.committed_bytes + sums.metadata_bytes);
+        hak_atomic_store(&hak_ranges[0], NULL, relaxed); /* forgotten */
+    }
+    assert_true(refused >= TABLES);
+}
+
 /* What was made is in the caller's hand (I1 of region/in_hand.h); what was not is in nobody's. */
 static void made_in_hand(void **state) {
     (void)state;
@@ -448,10 +472,10 @@ static void foreign_places(void **state) {
 UNIT_MAIN(cmocka_unit_test(as_large_as_can_be), cmocka_unit_test(below_16_tib), cmocka_unit_test(below_64_gib),
           cmocka_unit_test(one_super_slab), cmocka_unit_test(no_huge_pages), cmocka_unit_test(occupied_addresses),
           cmocka_unit_test(refused_tables), cmocka_unit_test(super_slabs_from_the_bottom),
-          cmocka_unit_test(refused_growth), cmocka_unit_test(made_in_hand), cmocka_unit_test(the_last_room),
-          cmocka_unit_test(holes), cmocka_unit_test(occupied_tables), cmocka_unit_test(large_obstacle),
-          cmocka_unit_test(a_step_that_takes_long), cmocka_unit_test(a_step_nobody_finishes),
-          cmocka_unit_test(more_ranges), cmocka_unit_test(no_leaf_for_a_further_range),
-          cmocka_unit_test(no_range_is_left), cmocka_unit_test(places_in_slabs),
-          cmocka_unit_test(places_in_further_ranges), cmocka_unit_test(places_in_runs),
-          cmocka_unit_test(foreign_places))
+          cmocka_unit_test(refused_growth), cmocka_unit_test(refused_step_stays), cmocka_unit_test(made_in_hand),
+          cmocka_unit_test(the_last_room), cmocka_unit_test(holes), cmocka_unit_test(occupied_tables),
+          cmocka_unit_test(large_obstacle), cmocka_unit_test(a_step_that_takes_long),
+          cmocka_unit_test(a_step_nobody_finishes), cmocka_unit_test(more_ranges),
+          cmocka_unit_test(no_leaf_for_a_further_range), cmocka_unit_test(no_range_is_left),
+          cmocka_unit_test(places_in_slabs), cmocka_unit_test(places_in_further_ranges),
+          cmocka_unit_test(places_in_runs), cmocka_unit_test(foreign_places))
