@@ -25,6 +25,7 @@ USUAL_MAX_MAP_COUNT = 65530
 CALLS_AFTER_MAIN = ("mmap", "munmap", "mremap", "madvise", "mprotect", "brk", "futex")  # docs/guest.md
 
 BUILD_OTHERWISE = "no preload can change that: build or install it otherwise"
+LINK_OTHERWISE = "link hakmem.o in place of libhakmem.a, or leave malloc visible (no --exclude-libs, no version script)"
 HAKMEMS = "hakmem's"
 ASK_AS_OWNER = "look at it as its user, or as root"
 
@@ -185,8 +186,7 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     path = " -> ".join(str(program.file) for program in programs)
     cleans = programs[-1].cleans
     if why:
-        otherwise = "" if ctl.has_note(str(programs[-1].file)) else BUILD_OTHERWISE  # it has hakmem already
-        yield problem("command", why, takeover.BEHIND if cleans else otherwise)
+        yield _unfit(programs[-1].file, why, cleans)
         return
     if missing := _missing_script(words):
         yield problem("script", f"{missing}: no such file, from here", "name a file that is there")
@@ -201,6 +201,14 @@ def of_command(words: Sequence[str], library: Path, environment: dict[str, str])
     if last.get(f"{settings.PREFIX}DEEPBIND") == "1":
         yield note("plug-ins", "those with RTLD_DEEPBIND get the C library's malloc", "leave out HAKMEM_DEEPBIND")
     yield from _private_allocators(programs[-1].file, last)
+
+
+def _unfit(program: Path, why: str, cleans: bool) -> Finding:
+    if cleans or not ctl.has_note(str(program)):
+        return problem("command", why, takeover.BEHIND if cleans else BUILD_OTHERWISE)
+    if takeover.hides_malloc(elf.read(program)):
+        return problem("command", f"{program} {takeover.HIDDEN}", LINK_OTHERWISE)
+    return ok("command", f"{program} has hakmem linked in: run it as it is")
 
 
 INTERPRETERS = re.compile(r"(python|pypy|ruby|perl|node|nodejs|lua|php)[0-9.]*")
@@ -250,6 +258,9 @@ def _running_program(process: HostProcess, program: str, is_linked: bool, librar
         why = None if is_linked else takeover.unsuitable(file, built, fits)
     except LabError as error:
         yield note("program", str(error), ASK_AS_OWNER)
+        return
+    if is_linked and takeover.hides_malloc(built):
+        yield problem("program", f"{program} {takeover.HIDDEN}", LINK_OTHERWISE)
         return
     if why:
         own = str(process.path("/")).rstrip("/")

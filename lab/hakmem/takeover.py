@@ -180,7 +180,7 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
     if (program.machine, program.bits) != (library.machine, library.bits):
         ours, its = f"{library.bits}-bit {library.machine}", f"{program.bits}-bit {program.machine}"
         return f"{file} is for {its}, the library for {ours}"
-    if program.interpreter is None:
+    if program.interpreter is None and not ctl.has_note(str(file)):
         is_secure = native.is_secure(library.path)
         hint = "the secure build is a shared library only" if is_secure else "link it with libhakmem.a instead"
         return f"{file} is statically linked: {hint}"
@@ -188,12 +188,24 @@ def unsuitable(file: Path, program: elf.Elf, library: elf.Elf) -> str | None:
         return f"{file} is a program of musl, the library is for glibc: preload the one that `./dev build musl` makes"
     if program.sanitizer:
         return f"{file} is built with {program.sanitizer}, which needs its own malloc"
-    if "malloc" in program.exports | program.hides:
-        return f"{file} has a malloc of its own linked in, which no preload replaces"
-    if ctl.has_note(str(file)):  # as one in Rust: the copy in it takes the settings, and so would the other
-        beside = "has hakmem linked in beside the C library's malloc"
-        return f"{file} {beside}: run it as it is, it takes HAKMEM_ settings"
-    return None
+    has_malloc = "malloc" in program.exports | program.hides
+    if ctl.has_note(str(file)):  # the copy in it takes the settings, and so would the other
+        if hides_malloc(program):
+            return f"{file} {HIDDEN}"
+        beside = "" if has_malloc else " beside the C library's malloc"  # as one in Rust
+        return f"{file} has hakmem linked in{beside}: run it as it is, it takes HAKMEM_ settings"
+    return f"{file} has a malloc of its own linked in, which no preload replaces" if has_malloc else None
+
+
+HIDDEN = (
+    "has hakmem linked in, and hides its malloc: libraries that it loads have the C library's, and one frees what the"
+    " other has allocated"
+)
+
+
+def hides_malloc(program: elf.Elf) -> bool:
+    """Of one that hakmem is linked into: its libraries don't see its malloc. None of them is loaded by a static one."""
+    return program.interpreter is not None and "malloc" in program.hides
 
 
 def strangers(program: Program) -> str | None:

@@ -950,7 +950,8 @@ def test_each_group_asks_for_tests_that_no_other_one_has(monkeypatch: pytest.Mon
         ("tsan, forms", "-LE ^long$"),
     ]
     assert asked["--long"] == [(f"{preset}, long", long) for preset in ("release", "sanitize", "tsan")] + [
-        ("laboratory, long", "long")
+        ("lto, long", rest),
+        ("laboratory, long", "long"),
     ]
 
 

@@ -257,9 +257,14 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(str(sudo)) == {"command": "ok", "what it starts": "note"}
     monkeypatch.setattr(takeover, "gains_rights", lambda file: "setuid")
     crate = compile_c(tmp_path / "crate", PRINTS + NOTED)
-    for program, advice in ((sudo, takeover.BEHIND), (private, doctor.BUILD_OTHERWISE), (crate, "")):
+    wants = {
+        sudo: ("problem", takeover.BEHIND),
+        private: ("problem", doctor.BUILD_OTHERWISE),
+        crate: ("ok", ""),  # it has hakmem
+    }
+    for program, told in wants.items():
         (finding,) = doctor.of_command([str(program)], native.library(), dict(os.environ))
-        assert (finding.level, finding.advice) == ("problem", advice)
+        assert (finding.level, finding.advice) == told
 
 
 def test_a_copy_that_is_preloaded_is_told() -> None:
@@ -387,10 +392,12 @@ def test_a_process_with_more_rights_that_is_linked_with_hakmem(tmp_path: Path) -
     assert {finding.level for finding in doctor.of_running(host.process(7), native.library())} == {"ok"}
 
 
-@pytest.mark.parametrize("own", [EXPORTED, HIDDEN])
-def test_what_tells_a_linked_program_is_read_once(tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("own", "options"), [(EXPORTED, ()), (HIDDEN, ("-static",))])
+def test_what_tells_a_linked_program_is_read_once(
+    own: str, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is as large as a static program is."""
-    host = running(tmp_path / "root", compile_c(tmp_path / "program", PRINTS + own + NOTED), {})
+    host = running(tmp_path / "root", compile_c(tmp_path / "program", PRINTS + own + NOTED, *options), {})
     asked: list[str] = []
     monkeypatch.setattr(ctl, "has_note", lambda path: asked.append(path) or True)
     assert malloc_finding(host) == Finding("malloc", "ok", "hakmem's (/bin/program)")
@@ -522,6 +529,36 @@ def test_a_process_that_is_linked_with_hakmem(options: tuple[str, ...], tmp_path
     assert done.returncode == 0, done
     assert f"hakmem's ({program})\n" in done.stdout and "PROBLEM" not in done.stdout
     assert "another build than this command's" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "works"),
+    [
+        (("hakmem.o",), True),
+        (("hakmem.o", "-Wl,--exclude-libs,ALL"), True),
+        (("libhakmem.a", "-Wl,--undefined=malloc"), True),
+        (("libhakmem.a", "-Wl,--undefined=malloc", "-static", "-Wl,--exclude-libs,ALL"), True),
+        (("libhakmem.a", "-Wl,--undefined=malloc", "-Wl,--exclude-libs,ALL"), False),
+    ],
+)
+def test_a_file_that_is_linked_with_hakmem(options: tuple[str, ...], works: bool, tmp_path: Path) -> None:
+    """Libraries have the C library's malloc where it is hidden, and not where it isn't."""
+    root = native.checkout()
+    if root is None:
+        pytest.skip("the object is not part of the package")
+    main = '#include <stdio.h>\nint main(void) { puts("main"); fflush(stdout); return getchar() < 0; }'
+    linked = [str(root / "build/release" / option) if option[0] != "-" else option for option in options]
+    program = compile_c(tmp_path / "program", main, *linked, "-pthread")
+    done = hakmem("doctor", "--", str(program))
+    assert (done.returncode == 0) == works, done
+    assert ("run it as it is" if works else "hides its malloc") in done.stdout
+    assert ("link hakmem.o in place of libhakmem.a" in done.stdout) == (not works)
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout and child.stdout.readline() == "main\n"
+        running = hakmem("doctor", "--pid", str(child.pid))
+        child.communicate("\n")
+    assert (running.returncode == 0) == works, running
+    assert ("hides its malloc" in running.stdout) == (not works)
 
 
 def test_a_process_that_does_not() -> None:

@@ -70,6 +70,7 @@ def _forms(tally: Tally) -> None:
         return
     _ctest(tally, "release", "forms", ["-L", "^forms$"])
     _pytest(tally, "forms", "forms and not long")
+    _build(tally, "lto", "hakmem")
     if _build(tally, "sanitize", "all", "forms"):
         _ctest(tally, "sanitize", "forms", ["-L", "^forms$"])
     if _build(tally, "tsan", "all", "forms"):
@@ -83,6 +84,8 @@ def _long(tally: Tally) -> None:
     for preset in ("release", "sanitize", "tsan"):
         if _build(tally, preset, "all", "forms"):
             _ctest(tally, preset, "long", ["-L", "^long$"])
+    if _build(tally, "lto"):
+        _ctest(tally, "lto", "long", ["-L", "^(api|unit)$", "-LE", "^(forms|long)$"])
     _pytest(tally, "long", "long")
     for kind in packages.KINDS:
         tally.check(f"package {kind}", ["env", f"{ALONE}=1", "./dev", "package", kind])
@@ -90,10 +93,12 @@ def _long(tally: Tally) -> None:
 
 QUICK = "quick"
 
+FORMS_WANT = ["browser", "perf", "cpython", "services", "linkers"]
+
 # By the option that asks for it: what it runs, the packages that it needs, and those without which it skips tests.
 GROUPS: dict[str, tuple[Callable[[Tally], None], Sequence[str], Sequence[str]]] = {
     QUICK: (_quick, ["test"], []),
-    "--forms": (_forms, ["test", "programs", "fleet", "lint", "emulated"], ["browser", "perf", "cpython", "services"]),
+    "--forms": (_forms, ["test", "programs", "fleet", "lint", "emulated"], FORMS_WANT),
     "--long": (_long, ["test", "long", "emulated"], ["programs", "cpython"]),
 }
 
