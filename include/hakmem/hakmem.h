@@ -160,7 +160,7 @@ struct hak_statistics {
     uint64_t super_slabs;        /* SuperSlabs made so far */
     uint64_t mapped_bytes;       /* address space that is mapped for heap, tables and large objects */
     uint64_t committed_bytes;    /* of it, SuperSlabs, and mappings in use or kept */
-    uint64_t purged_bytes;       /* given back to the kernel so far, in total */
+    uint64_t purged_bytes;       /* given back to the kernel so far; twice what was purged, and then unmapped */
     uint64_t metadata_bytes;     /* of tables, and of heaps, 256 KiB each; resident as far as they are used */
     uint64_t remote_frees;       /* blocks freed into slabs that the freeing thread did not hold, so far */
     uint64_t system_calls;       /* memory system calls so far */

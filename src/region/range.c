@@ -537,6 +537,14 @@ uint64_t hak_region_count_super_slabs(void) {
     return count;
 }
 
+/* Without the holes (R4). */
+static uint64_t count_mapped_super_slabs(const struct hak_range *range) {
+    uint32_t groups = (hak_region_super_slabs(range) + HAK_SUPER_SLABS_PER_GROUP - 1) / HAK_SUPER_SLABS_PER_GROUP;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < groups; i++) count += hak_bit_count(hak_atomic_load(&range->groups[i].mapped, relaxed));
+    return count;
+}
+
 struct hak_region_sums hak_region_sums(void) {
     struct hak_region_sums sums = {hak_region_count_super_slabs(), 0, 0};
     for (uint32_t i = 0; i < HAK_RANGE_LIMIT; i++) {
@@ -546,7 +554,7 @@ struct hak_region_sums hak_region_sums(void) {
         sums.metadata_bytes += record_bytes_of(range);
         for (enum table table = 0; table < TABLE_COUNT; table++)
             sums.metadata_bytes += table_end(range, table, steps) - table_end(range, table, 0);
+        sums.committed_bytes += count_mapped_super_slabs(range) * HAK_SUPER_SLAB_BYTES;
     }
-    sums.committed_bytes = sums.super_slabs * HAK_SUPER_SLAB_BYTES;
     return sums;
 }

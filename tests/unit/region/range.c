@@ -272,6 +272,7 @@ static void holes(void **state) {
     assert_int_equal(hak_region_find((uintptr_t)other).kind, HAK_PLACE_FOREIGN);
     assert_int_equal(hak_region_find((uintptr_t)large + 5).kind, HAK_PLACE_MAPPING); /* found all the same */
     assert_true(hak_region_covers(hak_region_start_of(range, first)));
+    assert_int_equal(hak_region_sums().committed_bytes, 100 * HAK_SUPER_SLAB_BYTES);
     assert_non_null(hak_region_acquire_span(70 * 32, 1, false));
 }
 
