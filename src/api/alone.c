@@ -25,20 +25,11 @@ HAK_API int mallopt(int parameter, int value);
 /* As the kernel has them, whose header isn't everywhere either. */
 enum { STRICT = 1, SET_STRICT = 0 };
 
-/* What a filter may forbid, nobody may ask: from then on the program stays without such a thread. After a strict one
- * the caller may read, write and end, no more: memory for some blocks is mapped before it, and what is freed stays. */
-static void yield_before_filter(bool is_strict) {
-    enum { TRIM_THRESHOLD = -1 };
-    hak_background_yield(HAK_YIELD_FOR_GOOD);
-    if (!is_strict) return;
-    mallopt(TRIM_THRESHOLD, -1);
-    hak_free(hak_malloc(HAK_MIB));
-}
-
-static void yield_before_prctl(long option, long argument) {
+/* What a filter may forbid, nobody may ask: from then on the program stays without such a thread. */
+static void yield_before_prctl(long option) {
     switch (option) {
-    case PR_SET_SECCOMP: yield_before_filter(argument == STRICT); break;
-    case PR_SET_NO_NEW_PRIVS: yield_before_filter(false); break;
+    case PR_SET_SECCOMP:
+    case PR_SET_NO_NEW_PRIVS: hak_background_yield(HAK_YIELD_FOR_GOOD); break;
     case PR_SET_KEEPCAPS:
     case PR_SET_SECUREBITS:
     case PR_CAPBSET_DROP:
@@ -48,10 +39,10 @@ static void yield_before_prctl(long option, long argument) {
     }
 }
 
-static void yield_before_call(long number, long first, long second) {
+static void yield_before_call(long number, long option) {
     switch (number) {
-    case SYS_prctl: yield_before_prctl(first, second); break;
-    case SYS_seccomp: yield_before_filter(first == SET_STRICT); break;
+    case SYS_prctl: yield_before_prctl(option); break;
+    case SYS_seccomp: hak_background_yield(HAK_YIELD_FOR_GOOD); break;
     case SYS_unshare:
     case SYS_setns:
     case SYS_capset:
@@ -70,13 +61,30 @@ static void yield_before_call(long number, long first, long second) {
     }
 }
 
+/* After it the caller may read, write and end, and is killed for any other call. */
+static bool is_strict_seccomp(long number, long first, long second) {
+    return number == SYS_prctl ? first == PR_SET_SECCOMP && second == STRICT
+                               : number == SYS_seccomp && first == SET_STRICT;
+}
+
+/* Memory for some blocks is mapped before strict seccomp, and what is freed from then on stays. */
+static void map_ahead(void) { hak_free(hak_malloc(HAK_MIB)); }
+static void keep_freed_memory(void) {
+    enum { TRIM_THRESHOLD = -1 };
+    mallopt(TRIM_THRESHOLD, -1);
+}
+
 HAK_API int prctl(int option, ...) {
     va_list rest;
     va_start(rest, option);
     long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long), d = va_arg(rest, long);
     va_end(rest);
-    yield_before_prctl(option, a);
-    return (int)HAK_SYSTEM_CALL(SYS_prctl, option, a, b, c, d);
+    bool is_strict = is_strict_seccomp(SYS_prctl, option, a);
+    yield_before_prctl(option);
+    if (is_strict) map_ahead();
+    int answer = (int)HAK_SYSTEM_CALL(SYS_prctl, option, a, b, c, d);
+    if (is_strict && answer == 0) keep_freed_memory();
+    return answer;
 }
 
 /* A child with a stack of its own goes on there as from libc's function, which has none of its caller's: on x86-64 from
@@ -109,12 +117,15 @@ HAK_API long syscall(long number, ...) {
     long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long), d = va_arg(rest, long),
          e = va_arg(rest, long), f = va_arg(rest, long);
     va_end(rest);
-    yield_before_call(number, a, b);
+    bool is_strict = is_strict_seccomp(number, a, b);
+    yield_before_call(number, a);
+    if (is_strict) map_ahead();
     if (number == SYS_clone || number == SYS_clone3)
         return clone_from(__builtin_return_address(0), number, a, b, c, d, e);
     if (number == SYS_seccomp) hak_background_filter(true);
     long answer = HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f);
     if (number == SYS_seccomp) hak_background_filter(false);
+    if (is_strict && answer == 0) keep_freed_memory();
     return answer;
 }
 

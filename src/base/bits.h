@@ -45,4 +45,11 @@ HAK_INLINE uint32_t hak_find_bit_run(uint32_t word, uint32_t count, uint32_t ali
 typedef uintptr_t hak_address_pair
     __attribute__((vector_size(2 * sizeof(uintptr_t)), aligned(sizeof(void *)), may_alias));
 
+/* The halves of the product, each bit of which depends on most bits of both factors (as wyhash does, Wang Yi 2019). */
+HAK_INLINE uint64_t hak_folded_product(uint64_t a, uint64_t b) {
+    __extension__ typedef unsigned __int128 wide;
+    wide product = (wide)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
 #endif

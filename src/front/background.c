@@ -523,9 +523,15 @@ void hak_background_yield(enum hak_yield why) {
 }
 
 void hak_background_filter(bool begins) {
+    if (!begins) {
+        /* None in a child that a handler has forked in the middle of the call. */
+        uint32_t calls = hak_atomic_load(&filter_calls, relaxed);
+        while (calls != 0 && !hak_atomic_cas(&filter_calls, &calls, calls - 1, relaxed, relaxed)) {
+        }
+        return;
+    }
     /* Seq_cst: pairs with may_begin_now. */
-    hak_atomic_fetch_add(&filter_calls, begins ? 1 : UINT32_MAX, seq_cst);
-    if (!begins) return;
+    hak_atomic_fetch_add(&filter_calls, 1, seq_cst);
     uint64_t start_ms = hak_os_clock_ms(), passed_ms = 0;
     /* Seq_cst: pairs with may_begin_now. */
     while (hak_atomic_load(&is_beginning, seq_cst) && !hak_background_is_starting && passed_ms < MOST_END_MS) {

@@ -4,7 +4,7 @@
  *   T1  per class: live + cached + free = slabs * blocks per slab
  *   T2  refilled_blocks - flushed_blocks = live + cached blocks of small classes
  *   T3  large_allocs - large_frees = live page runs and mappings, and blocks between guards
- *   T4  super_slabs * 2 MiB = committed bytes, apart from mappings in use and kept
+ *   T4  super_slabs * 2 MiB, but for those that are unmapped = committed bytes, apart from mappings in use and kept
  */
 #ifndef HAK_OBSERVE_STATS_H
 #define HAK_OBSERVE_STATS_H

@@ -51,7 +51,14 @@ uintptr_t hak_os_pick_addresses(size_t bytes, size_t alignment, uint32_t attempt
 /* A number that can't be guessed, another one for each `number` and process: a one-way function of the kernel's random
  * bytes, so that it tells nothing of them, nor of the other numbers. Those of addresses are numbered by attempts. The
  * first one is drawn before the process has threads. */
-enum { HAK_RANDOM_CANARIES = 1 << 30, HAK_RANDOM_QUARANTINE, HAK_RANDOM_SLACK, HAK_RANDOM_LENGTHS };
+enum {
+    HAK_RANDOM_CANARIES = 1 << 30,              /* three */
+    HAK_RANDOM_LARGE = HAK_RANDOM_CANARIES + 3, /* two */
+    HAK_RANDOM_ORDER = HAK_RANDOM_LARGE + 2,    /* two */
+    HAK_RANDOM_QUARANTINE = HAK_RANDOM_ORDER + 2,
+    HAK_RANDOM_SLACK,
+    HAK_RANDOM_LENGTHS
+};
 uint64_t hak_os_random(uint32_t number);
 
 /* From now on these, and the addresses above, are the same in each process that is given the same seed; 0: they differ

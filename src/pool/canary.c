@@ -4,6 +4,7 @@
 
 #include "base/bits.h"
 #include "base/check.h"
+#include "base/siphash.h"
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/pool.h"
@@ -12,14 +13,15 @@
 /* The last byte has what the block is from; the two before it the length of its slack, and the others a secret. */
 enum { SLACK_SHIFT = 40, FROM_SHIFT = 56, FILLED = 16 /* of the slack, at most */ };
 
-/* Const after the start: the secret number, what a canary tells is multiplied by, and what lies in slack, which tells
- * nothing of the other two. */
+/* Const after the start: the secret numbers, what a canary tells is multiplied by, what lies in slack, and the key of
+ * what lies behind large objects. None of these uses tells anything of another. */
 static struct {
-    uint64_t number, of_told, fill;
-} secrets = {1, UINT64_C(0x9E3779B97F4A7C15), UINT64_C(0x8181818181818181)};
+    uint64_t numbers[3], of_told, fill, of_large[2];
+} secrets = {{1, 1, 1}, UINT64_C(0x9E3779B97F4A7C15), UINT64_C(0x8181818181818181), {0, 0}};
 
 void hak_canary_begin(void) {
-    secrets.number = hak_os_random(HAK_RANDOM_CANARIES) | 1;
+    for (uint32_t i = 0; i < 3; i++) secrets.numbers[i] = hak_os_random(HAK_RANDOM_CANARIES + i) | 1;
+    for (uint32_t i = 0; i < 2; i++) secrets.of_large[i] = hak_os_random(HAK_RANDOM_LARGE + i);
     secrets.of_told = hak_os_random(HAK_RANDOM_LENGTHS) | 1;
     secrets.fill = hak_os_random(HAK_RANDOM_SLACK) | UINT64_C(0x8181818181818181);
 }
@@ -31,10 +33,10 @@ static canary_word *canary_of(const void *block, size_t usable) {
     return (canary_word *)(void *)((char *)(uintptr_t)block + usable);
 }
 
+/* Fast, and no one-way function: whoever has seen many canaries may find the numbers. */
 HAK_INLINE uint64_t mix(const void *block) {
-    uint64_t mixed = ((uintptr_t)block ^ secrets.number) * UINT64_C(0xBF58476D1CE4E5B9);
-    mixed = (mixed ^ mixed >> 29) * secrets.number;
-    return mixed ^ mixed >> 32;
+    uint64_t mixed = hak_folded_product((uintptr_t)block ^ secrets.numbers[0], secrets.numbers[1]);
+    return hak_folded_product(mixed, secrets.numbers[2]);
 }
 
 /* What a canary tells of the block, as it lies there. */
@@ -349,7 +351,9 @@ void hak_canary_resize(void *block, size_t usable, size_t size, const char *func
 
 /* ---- Behind large objects (C4) ----------------------------------------------------------------------------------- */
 
-static uint64_t slack_word_for(const void *block) { return mix(block) | UINT64_C(0x8181818181818181); }
+static uint64_t slack_word_for(const void *block) {
+    return hak_siphash(secrets.of_large, (uintptr_t)block) | UINT64_C(0x8181818181818181);
+}
 
 /* What lies `at` bytes behind the block's beginning: the word's bytes by turns. */
 static unsigned char slack_byte(uint64_t word, size_t at) { return (unsigned char)(word >> at % sizeof word * 8); }

@@ -13,9 +13,9 @@
  *       hold then is misuse, and ends the program. Of two threads that free a block at once, one takes the canary; the
  *       other finds zero.
  *   C4  Behind a live large object all bytes to the end of its last page are filled (its slack, region/large.h), with
- *       what is made of its address and of the secret number. No byte of it is a letter or zero. But the bytes up to
- *       the end of the page that the object ends in may all be zero: the kernel clears whole pages where a program
- *       tells it that it needs the object's contents no longer (madvise).
+ *       what is made of its address and of another secret, by a one-way function. No byte of it is a letter or zero.
+ *       But the bytes up to the end of the page that the object ends in may all be zero: the kernel clears whole pages
+ *       where a program tells it that it needs the object's contents no longer (madvise).
  */
 #ifndef HAK_POOL_CANARY_H
 #define HAK_POOL_CANARY_H

@@ -19,8 +19,13 @@ static uint32_t count_for(size_t block_bytes) {
     return count < least_places ? least_places : count;
 }
 
+/* Odd; another one in each process. */
+static HAK_ATOMIC(uint64_t) place_secret = 1;
+
 void hak_quarantine_begin(void) {
-    hak_atomic_store(&hak_secret, hak_os_random(HAK_RANDOM_QUARANTINE) | 1, relaxed);
+    hak_atomic_store(&place_secret, hak_os_random(HAK_RANDOM_QUARANTINE) | 1, relaxed);
+    for (uint32_t i = 0; i < 2; i++)
+        hak_atomic_store(&hak_slot_secrets[i], hak_os_random(HAK_RANDOM_ORDER + i), relaxed);
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
         rows[i].count = count_for(hak_size_classes[i].block_bytes);
         rows[i + 1].first = rows[i].first + rows[i].count;
@@ -28,12 +33,12 @@ void hak_quarantine_begin(void) {
 }
 
 void hak_quarantine_seed(uint64_t seed) {
-    hak_atomic_store(&hak_secret, seed * UINT64_C(0x9E3779B97F4A7C15) | 1, relaxed);
+    hak_atomic_store(&place_secret, seed * UINT64_C(0x9E3779B97F4A7C15) | 1, relaxed);
 }
 
 /* Another one each time, in each heap. */
 static uint32_t pick_place(struct hak_heap *heap, uint32_t count) {
-    uint64_t mixed = ((uint64_t)heap->number << 32 | (uint32_t)++heap->waits) * hak_atomic_load(&hak_secret, relaxed);
+    uint64_t mixed = ((uint64_t)heap->number << 32 | (uint32_t)++heap->waits) * hak_atomic_load(&place_secret, relaxed);
     mixed = (mixed ^ mixed >> 32) * UINT64_C(0x9E3779B97F4A7C15);
     return (uint32_t)((mixed >> 32) * count >> 32);
 }

@@ -20,10 +20,10 @@
 
 enum { HAK_QUARANTINE_BYTES = 20 << 10, HAK_QUARANTINE_LEAST = 8 };
 
-/* Decides on the places and on the secret number, before any block is handed out. */
+/* Decides on the places and on the secret numbers, also those of slots, before any block is handed out. */
 void hak_quarantine_begin(void);
 
-/* Another secret number (hak_secret), for tests. */
+/* Another secret number of places, for tests. */
 HAK_COLD void hak_quarantine_seed(uint64_t seed);
 
 /* Puts a block in. Returns the one that comes out, which is the caller's, or NULL; where there are no places, the same.

@@ -53,12 +53,13 @@ static void prefetch_blocks(uintptr_t first, size_t block_bytes, uint32_t count)
     for (uint32_t i = 0; i < count; i++, first += step) hak_prefetch_for_write((void *)first);
 }
 
-HAK_ATOMIC(uint64_t) hak_secret = 1;
+HAK_ATOMIC(uint64_t) hak_slot_secrets[2] = {1, 1};
 
-/* A set bit, in an order that nobody foresees. */
+/* A set bit, in an order that nobody foresees, and that is another one in each slab. */
 static uint32_t pick_bit(uint64_t bits, uintptr_t word_start) {
-    uint64_t mixed = (bits ^ word_start % HAK_MIB) * hak_atomic_load(&hak_secret, relaxed);
-    uint32_t turn = (uint32_t)((mixed ^ mixed >> 32) * UINT64_C(0x9E3779B97F4A7C15) >> 58);
+    uint64_t mixed = hak_folded_product(bits ^ hak_atomic_load(&hak_slot_secrets[0], relaxed),
+                                        word_start ^ hak_atomic_load(&hak_slot_secrets[1], relaxed));
+    uint32_t turn = (uint32_t)(mixed * UINT64_C(0x9E3779B97F4A7C15) >> 58);
     uint64_t turned = turn == 0 ? bits : bits >> turn | bits << (64 - turn);
     return (hak_lowest_bit(turned) + turn) % 64;
 }

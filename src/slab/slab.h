@@ -91,8 +91,8 @@ HAK_INLINE uint64_t hak_slab_word_mask(uint32_t block_count, uint32_t index) {
 void hak_slab_initialize(struct hak_slab *slab, uintptr_t start, uint32_t size_class, HAK_ATOMIC(uint64_t) *bits_row,
                          uint32_t state);
 
-/* Of the secure build: by what free blocks are picked that nobody is to foresee. Odd; another one in each process. */
-extern HAK_ATOMIC(uint64_t) hak_secret;
+/* Of the secure build: by what free blocks are picked that nobody is to foresee. Others in each process. */
+extern HAK_ATOMIC(uint64_t) hak_slot_secrets[2];
 
 /* Takes up to `want` free blocks, and writes them below `top`: top[-1] has the first, which within a word is the
  * lowest, or in the secure build any. Returns how many. The caller has the slab. Fewer than `want` means that none was

@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "base/bits.h"
 #include "base/siphash.h"
 #include "case.h"
 #include "operators.h"
@@ -902,18 +903,48 @@ static void run_advice(void) {
 /* Who knows the bytes that the kernel has put on the stack, which the stack protector and libc's pointer guard are made of,
  * forges no canary. Behind a block that fills its class lies one whose formula this is (pool/canary.c). */
 static void run_forged(void) {
-    enum { CANARIES = 1 << 30, LENGTHS = CANARIES + 3, FILLED_SIZE = 104 };
+    enum { CANARIES = 1 << 30, LENGTHS = CANARIES + 9, FILLED_SIZE = 104 };
     const uint64_t *given = (const uint64_t *)getauxval(AT_RANDOM);
-    uint64_t number = hak_siphash(given, CANARIES) | 1, of_told = hak_siphash(given, LENGTHS) | 1, found;
+    uint64_t numbers[3], of_told = hak_siphash(given, LENGTHS) | 1, found;
+    for (uint32_t i = 0; i < 3; i++) numbers[i] = hak_siphash(given, CANARIES + i) | 1;
     char *block = malloc(FILLED_SIZE);
     memcpy(&found, (char *)hidden(block) + FILLED_SIZE, sizeof found);
-    uint64_t mixed = ((uintptr_t)block ^ number) * UINT64_C(0xBF58476D1CE4E5B9);
-    mixed = (mixed ^ mixed >> 29) * number;
-    uint64_t told = found >> 40 << 40, secret = mixed ^ mixed >> 32 ^ (told >> 40) * of_told;
+    uint64_t mixed = hak_folded_product((uintptr_t)block ^ numbers[0], numbers[1]);
+    mixed = hak_folded_product(mixed, numbers[2]);
+    uint64_t told = found >> 40 << 40, secret = mixed ^ (told >> 40) * of_told;
     uint64_t forged = secret >> 24 | 0x81 | told;
     expect(malloc_usable_size(block) == FILLED_SIZE && told << 8 == 0, "the block doesn't fill its class");
     expect(forged != found, "the canary was forged");
     free(block);
+}
+
+/* Who knows in which order 64 neighbours come knows nothing of others, though they lie at the same place of their MiB. */
+static void run_neighbours(void) {
+    enum { TAKEN = 60000, GROUP_BYTES = 64 * BLOCK, GROUPS = 2048, GROUPS_A_MIB = (1 << 20) / GROUP_BYTES };
+    static struct group {
+        uintptr_t start;
+        size_t count;
+        unsigned char order[64];
+    } groups[GROUPS];
+    size_t group_count = 0, compared = 0, alike = 0;
+    for (size_t i = 0; i < TAKEN; i++) {
+        uintptr_t block = (uintptr_t)hidden(malloc(SIZE)), start = block / GROUP_BYTES;
+        size_t at = 0;
+        while (at < group_count && groups[at].start != start) at++;
+        expect(at < GROUPS, "too many groups");
+        group_count += at == group_count;
+        groups[at].start = start;
+        if (groups[at].count < 64) groups[at].order[groups[at].count++] = (unsigned char)(block / BLOCK % 64);
+    }
+    for (size_t i = 0; i < group_count; i++)
+        for (size_t j = 0; j < i; j++) {
+            bool are_whole = groups[i].count == 64 && groups[j].count == 64;
+            if (!are_whole || groups[i].start % GROUPS_A_MIB != groups[j].start % GROUPS_A_MIB) continue;
+            compared++;
+            alike += memcmp(groups[i].order, groups[j].order, 64) == 0;
+        }
+    expect(compared > 100, "too few are comparable");
+    expect(alike == 0, "the order is the same elsewhere");
 }
 
 /* What calloc gives is zero, wherever it comes from. */
@@ -1111,6 +1142,7 @@ static const struct hak_case cases[] = {
     {.name = "large-stress-unguarded", .run = run_large_stress_unguarded, .seconds = 120, .memory_mib = STRESS_MIB},
     CASE("large-at-limit", run_large_at_limit, NULL),
     CASE("forged", run_forged, NULL),
+    CASE("neighbours", run_neighbours, NULL),
     CASE("zero", run_zero, NULL),
     CASE("advice", run_advice, NULL),
 };
