@@ -296,18 +296,23 @@ static HAK_COLD bool purge_and_look(void *start, size_t bytes, bool *is_zero) {
     return done;
 }
 
-/* In a page of its own: what the program has freed may be in a pipe still (vmsplice). */
+/* Where that is tried: what the program has freed may be in a pipe still (vmsplice). NULL: there is none, or a thread
+ * has it. */
+static HAK_ATOMIC(void *) trial_page;
+
+/* KERNEL_UNKNOWN: the kernel has refused. The page stays for the next trial. */
 static HAK_COLD uint32_t try_to_purge(void) {
     size_t bytes = hak_os_page_bytes();
     bool is_zero;
-    void *page = hak_os_map(bytes, bytes);
+    /* Acquire pairs with the release below. */
+    void *page = hak_atomic_exchange(&trial_page, NULL, acquire);
+    if (page == NULL) page = hak_os_map(bytes, bytes);
     if (page == NULL) return KERNEL_UNKNOWN;
-    uint32_t known = !purge_and_look(page, bytes, &is_zero) ? KERNEL_UNKNOWN
-                     : is_zero                              ? KERNEL_DOES_IT
-                                                            : KERNEL_DOES_NOT;
-    hak_atomic_store(&purges, known, relaxed);
-    unmap_piece(page, bytes);
-    return known;
+    bool done = purge_and_look(page, bytes, &is_zero);
+    if (done) hak_atomic_store(&purges, is_zero ? KERNEL_DOES_IT : KERNEL_DOES_NOT, relaxed);
+    else page = hak_atomic_exchange(&trial_page, page, acq_rel); /* acq_rel: pairs with itself, and with the above */
+    if (page != NULL) unmap_piece(page, bytes);
+    return hak_atomic_load(&purges, relaxed);
 }
 
 bool hak_os_purge(void *start, size_t bytes) {

@@ -66,12 +66,13 @@ static void unmap_step(struct hak_range *range, uint32_t from) {
 /* Maps what tables need for SuperSlabs `from`..`to`: all or nothing. */
 static enum hak_os_mapped map_step(struct hak_range *range, uint32_t from, uint32_t to) {
     enum hak_os_mapped result = HAK_OS_MAPPED;
-    for (enum table table = 0; table < TABLE_COUNT && result == HAK_OS_MAPPED; table++) {
+    for (enum table table = 0; table < TABLE_COUNT; table++) {
         uintptr_t start = table_end(range, table, range->mapped_tables[table]), end = table_end(range, table, to);
-        if (start < end) result = hak_os_map_at((void *)start, end - start);
-        if (result != HAK_OS_MAPPED) break;
-        if (start < end)
+        if (start < end) {
+            result = hak_os_map_at((void *)start, end - start);
+            if (result != HAK_OS_MAPPED) break;
             hak_os_refuse_huge_pages((void *)start, end - start); /* few bit rows are used, and far between */
+        }
         if (range->mapped_tables[table] < to) range->mapped_tables[table] = to;
     }
     if (result != HAK_OS_MAPPED) unmap_step(range, from);
