@@ -74,17 +74,24 @@ static void keep_freed_memory(void) {
     mallopt(TRIM_THRESHOLD, -1);
 }
 
+/* What the program asks of the kernel, with what comes before it and after it. */
+static long ask_kernel(long number, long a, long b, long c, long d, long e, long f) {
+    bool is_strict = is_strict_seccomp(number, a, b);
+    yield_before_call(number, a);
+    if (is_strict) map_ahead();
+    if (number == SYS_seccomp) hak_background_filter(true);
+    long answer = HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f);
+    if (number == SYS_seccomp) hak_background_filter(false);
+    if (is_strict && answer == 0) keep_freed_memory();
+    return answer;
+}
+
 HAK_API int prctl(int option, ...) {
     va_list rest;
     va_start(rest, option);
     long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long), d = va_arg(rest, long);
     va_end(rest);
-    bool is_strict = is_strict_seccomp(SYS_prctl, option, a);
-    yield_before_prctl(option);
-    if (is_strict) map_ahead();
-    int answer = (int)HAK_SYSTEM_CALL(SYS_prctl, option, a, b, c, d);
-    if (is_strict && answer == 0) keep_freed_memory();
-    return answer;
+    return (int)ask_kernel(SYS_prctl, option, a, b, c, d, 0);
 }
 
 /* A child with a stack of its own goes on there as from libc's function, which has none of its caller's: on x86-64 from
@@ -117,16 +124,9 @@ HAK_API long syscall(long number, ...) {
     long a = va_arg(rest, long), b = va_arg(rest, long), c = va_arg(rest, long), d = va_arg(rest, long),
          e = va_arg(rest, long), f = va_arg(rest, long);
     va_end(rest);
-    bool is_strict = is_strict_seccomp(number, a, b);
-    yield_before_call(number, a);
-    if (is_strict) map_ahead();
     if (number == SYS_clone || number == SYS_clone3)
         return clone_from(__builtin_return_address(0), number, a, b, c, d, e);
-    if (number == SYS_seccomp) hak_background_filter(true);
-    long answer = HAK_SYSTEM_CALL_OF(number, a, b, c, d, e, f);
-    if (number == SYS_seccomp) hak_background_filter(false);
-    if (is_strict && answer == 0) keep_freed_memory();
-    return answer;
+    return ask_kernel(number, a, b, c, d, e, f);
 }
 
 HAK_API int unshare(int flags) {
