@@ -55,6 +55,7 @@
 #include "pool/ration.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
+#include "pool/put.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
 #include "pool/fork.c"

@@ -90,8 +90,12 @@ static HAK_MISS void *resize_large(const struct hak_place *place, size_t size, c
     return resized;
 }
 
-void *hak_realloc(void *block, size_t size) {
-    if (block == NULL) return hak_malloc(size);
+/* It has room, and at most half of that would be wasted. */
+HAK_INLINE bool fits(size_t room, size_t size) {
+    return size <= room && (size > room / 2 || room <= (size_t)4 * HAK_ALIGNMENT);
+}
+
+static HAK_MISS void *reallocate(void *block, size_t size) {
     if (HAK_UNLIKELY(size > PTRDIFF_MAX)) return fail(ENOMEM);
     struct hak_place place = hak_front_place_to_resize(block, "realloc");
     if (size == 0) {
@@ -100,12 +104,36 @@ void *hak_realloc(void *block, size_t size) {
     }
     HAK_WALKABLE();
     if (hak_place_is_large(&place)) return resize_large(&place, size, HAK_CALLER());
-    /* In place while it fits and at most half of it would be wasted. A block between guards has to end where it was
-     * asked: it stays at its own size only. */
-    size_t room = hak_front_room(&place);
-    bool stays = size <= room && (size > room / 2 || room <= (size_t)4 * HAK_ALIGNMENT);
+    bool stays = fits(hak_front_room(&place), size);
+    /* A block between guards has to end where it was asked: it stays at its own size only. */
     if (HAK_UNLIKELY(place.kind == HAK_PLACE_GUARDED)) stays = size == place.bytes;
     return stays ? hak_front_end_at(block, size) : move_block(&place, size, HAK_CALLER());
+}
+
+/* As a last act, like malloc_missed. */
+static HAK_MISS void *move_small_missed(void *block, size_t size, uint32_t size_class) {
+    HAK_WALKABLE();
+    size_t room = hak_usable_bytes(size_class);
+    struct hak_place place = {
+        .kind = HAK_PLACE_SMALL, .size_class = size_class, .start = (uintptr_t)block, .bytes = room};
+    return move_missed(&place, size, HAK_CALLER());
+}
+
+static HAK_MISS void *move_small(void *block, size_t size, uint32_t size_class) {
+    void *moved = hak_front_take(size, HAK_FROM_MALLOC);
+    if (HAK_UNLIKELY(moved == NULL)) return move_small_missed(block, size, size_class);
+    size_t room = hak_usable_bytes(size_class);
+    memcpy(moved, block, size < room ? size : room);
+    if (HAK_UNLIKELY(!hak_front_put(&hak_thread_heap->bins[size_class], block))) hak_front_free_miss(block);
+    return moved;
+}
+
+void *hak_realloc(void *block, size_t size) {
+    if (block == NULL) return hak_malloc(size);
+    uint32_t size_class = hak_front_class_to_resize(block);
+    bool is_plain = HAK_LIKELY(size_class != HAK_CLASS_NONE) && HAK_LIKELY(size - 1 < PTRDIFF_MAX);
+    if (HAK_UNLIKELY(!is_plain)) return reallocate(block, size);
+    return fits(hak_usable_bytes(size_class), size) ? block : move_small(block, size, size_class);
 }
 
 /* By one realloc or another. */

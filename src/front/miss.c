@@ -575,12 +575,10 @@ static HAK_COLD bool is_free_small(const struct hak_place *place, const void *bl
            hak_pool_has_free(block, place->size_class) || is_claimed_here(place);
 }
 
-/* As far as what the processor has at hand tells. Not in a signal handler that has interrupted a slow path: that may be
- * moving blocks. */
-static bool is_free_nearby(const struct hak_place *place, const void *block) {
+bool hak_front_is_free_nearby(const void *block, uint32_t size_class) {
     const struct hak_heap *heap = hak_thread_heap;
     bool is_settled = hak_atomic_load(&heap->busy, relaxed) == 0;
-    return is_settled && hak_heap_has_newest(heap, hak_plain_class(place->size_class), block);
+    return is_settled && hak_heap_has_newest(heap, size_class, block);
 }
 
 struct hak_place hak_front_place_of(const void *block, const char *function) {
@@ -594,7 +592,8 @@ struct hak_place hak_front_place_of(const void *block, const char *function) {
 
 struct hak_place hak_front_place_to_resize(const void *block, const char *function) {
     struct hak_place place = hak_front_place_of(block, function);
-    if (!HAK_SECURE && place.kind == HAK_PLACE_SMALL && HAK_UNLIKELY(is_free_nearby(&place, block)))
+    if (!HAK_SECURE && place.kind == HAK_PLACE_SMALL &&
+        HAK_UNLIKELY(hak_front_is_free_nearby(block, hak_plain_class(place.size_class))))
         hak_misuse(HAK_MISUSE_FREED_BLOCK, function, block, 0, place.bytes);
     if (HAK_SECURE && place.kind == HAK_PLACE_SMALL)
         hak_canary_expect_from(block, hak_usable_bytes(place.size_class), HAK_FROM_MALLOC, function);
@@ -716,21 +715,6 @@ static void take_turn(void) {
     else hak_purge_notice();
 }
 
-/* Of the first range, where an unsampled block begins; HAK_CLASS_NONE elsewhere, and often enough there. */
-HAK_INLINE uint32_t find_class_of_start(const void *block) {
-    uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), offset = (uintptr_t)block - start,
-              unit = offset >> HAK_UNIT_SHIFT;
-    if (!hak_page_map_reaches(unit)) return HAK_CLASS_NONE;
-    HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
-    uint32_t size_class = hak_atomic_load(&page_map[unit], relaxed) / HAK_BIN_STRIDE;
-    if (size_class > HAK_SMALL_CLASS_COUNT) return HAK_CLASS_NONE;
-    const struct hak_size_class *cut = &hak_size_classes[size_class];
-    offset &= cut->unit_count * HAK_UNIT_BYTES - 1;
-    uint32_t index = hak_block_index((uint32_t)offset, cut->reciprocal);
-    bool is_start = index < cut->block_count && (size_t)index * cut->block_bytes == offset;
-    return is_start ? size_class : HAK_CLASS_NONE;
-}
-
 HAK_INLINE void free_live_small(void *block, uint32_t size_class, uint32_t from) {
     if (HAK_SECURE) hak_canary_take_back(block, hak_usable_bytes(size_class), from);
     free_small(block, size_class);
@@ -739,6 +723,11 @@ HAK_INLINE void free_live_small(void *block, uint32_t size_class, uint32_t from)
 
 static HAK_MISS void free_any(void *block, uint32_t from) {
     if (block == NULL) return;
+    uint32_t size_class = hak_front_class_of_start(block);
+    if (HAK_LIKELY(size_class != HAK_CLASS_NONE)) {
+        free_live_small(block, size_class, from);
+        return;
+    }
     struct hak_place place = place_of(block, "free", true);
     if (place.kind == HAK_PLACE_SMALL) {
         free_live_small(block, place.size_class, from);
@@ -763,14 +752,7 @@ static HAK_MISS void free_any(void *block, uint32_t from) {
 
 void hak_front_free_miss(void *block) { free_any(block, HAK_FROM_MALLOC); }
 
-void hak_front_free_checked(void *block, uint32_t from) {
-    uint32_t size_class = find_class_of_start(block);
-    if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) {
-        free_any(block, from);
-        return;
-    }
-    free_live_small(block, size_class, from);
-}
+void hak_front_free_checked(void *block, uint32_t from) { free_any(block, from); }
 
 void hak_front_change_from(void *block, uint32_t from) {
     struct hak_place place = hak_region_find((uintptr_t)block);
@@ -781,7 +763,7 @@ void hak_front_change_from(void *block, uint32_t from) {
 
 /* The room of a small block; 0 of another one. */
 static size_t small_room_of(const void *block) {
-    uint32_t size_class = find_class_of_start(block);
+    uint32_t size_class = hak_front_class_of_start(block);
     if (HAK_LIKELY(size_class != HAK_CLASS_NONE)) return hak_usable_bytes(size_class);
     struct hak_place place = hak_region_find((uintptr_t)block);
     return place.kind == HAK_PLACE_SMALL ? place.bytes : 0;
@@ -809,7 +791,7 @@ static bool is_right_size(const struct hak_place *place, size_t size) {
 }
 
 void hak_front_check_size(const void *block, size_t alignment, size_t size) {
-    uint32_t size_class = find_class_of_start(block);
+    uint32_t size_class = hak_front_class_of_start(block);
     size_t usable = hak_usable_bytes(size_class);
     struct hak_place place = {.kind = HAK_PLACE_SMALL, .start = (uintptr_t)block, .bytes = usable};
     if (HAK_UNLIKELY(size_class == HAK_CLASS_NONE)) place = hak_region_find((uintptr_t)block);

@@ -2,6 +2,7 @@
 #ifndef HAK_FRONT_MISS_H
 #define HAK_FRONT_MISS_H
 
+#include "base/knobs.h"
 #include "front/front.h"
 #include "region/large.h"
 
@@ -47,5 +48,34 @@ struct hak_place hak_front_place_of(const void *block, const char *function);
 /* The same for who is about to resize the block. Where hak_front_place_of knows nothing of free blocks, this one looks
  * where one may be at hand: misuse of `function` when it is there. */
 struct hak_place hak_front_place_to_resize(const void *block, const char *function);
+
+/* True when a block of a small class is free, as far as what the processor has at hand tells. Not in a signal handler
+ * that has interrupted a slow path: that may be moving blocks. */
+bool hak_front_is_free_nearby(const void *block, uint32_t size_class);
+
+/* The class of a block of the first range that is not sampled; HAK_CLASS_NONE where none begins, and often enough where
+ * one does. */
+HAK_INLINE uint32_t hak_front_class_of_start(const void *block) {
+    uintptr_t start = hak_atomic_load(&hak_window.start, relaxed), offset = (uintptr_t)block - start,
+              unit = offset >> HAK_UNIT_SHIFT;
+    if (!hak_page_map_reaches(unit)) return HAK_CLASS_NONE;
+    HAK_ATOMIC(uint16_t) *page_map = (void *)(start - HAK_PAGE_MAP_BYTES);
+    uint32_t size_class = hak_atomic_load(&page_map[unit], relaxed) / HAK_BIN_STRIDE;
+    if (size_class > HAK_SMALL_CLASS_COUNT) return HAK_CLASS_NONE;
+    const struct hak_size_class *cut = &hak_size_classes[size_class];
+    offset &= cut->unit_count * HAK_UNIT_BYTES - 1;
+    uint32_t index = hak_block_index((uint32_t)offset, cut->reciprocal);
+    bool is_start = index < cut->block_count && (size_t)index * cut->block_bytes == offset;
+    return is_start ? size_class : HAK_CLASS_NONE;
+}
+
+/* The same of a block that may be resized without a further look; HAK_CLASS_NONE of any other. */
+HAK_INLINE uint32_t hak_front_class_to_resize(const void *block) {
+    if (HAK_SECURE) return HAK_CLASS_NONE;
+    uint32_t size_class = hak_front_class_of_start(block);
+    bool is_known = HAK_LIKELY(size_class != HAK_CLASS_NONE) && HAK_LIKELY(!hak_frees_directly()) &&
+                    HAK_LIKELY(!hak_front_is_free_nearby(block, size_class));
+    return is_known ? size_class : HAK_CLASS_NONE;
+}
 
 #endif

@@ -96,7 +96,7 @@ void hak_heap_put_oldest(struct hak_heap *heap, uint32_t size_class, uint32_t co
     void **start = hak_owned_get(&heap->slots[size_class].start);
     size_t kept = hak_heap_cached(heap, size_class) - count;
     hak_pool_put(heap, size_class, start, count);
-    memmove(start, start + count, kept * sizeof(void *));
+    if (kept != 0) memmove(start, start + count, kept * sizeof(void *));
     hak_bin_set_top(&heap->bins[size_class], start + kept);
     HAK_COUNT(heap, flushed_blocks, count);
 }

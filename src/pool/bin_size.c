@@ -111,7 +111,7 @@ enum hak_bin_fit hak_heap_grow_bin(struct hak_heap *heap, uint32_t size_class) {
     size_t have = (size_t)(slots->end - slots->start);
     enum hak_bin_fit fit = fit_of(size_class, have);
     if (HAK_LIKELY(fit != HAK_BIN_GREW)) return fit;
-    if (HAK_UNLIKELY(heap->small_bins_bytes != 0) && have >= HAK_SHRUNK_SLOTS) return HAK_BIN_FITS;
+    if (HAK_UNLIKELY(heap->small_bins_bytes != 0) && have >= hak_heap_shrunk_slots(size_class)) return HAK_BIN_FITS;
     size_t block_bytes = hak_size_classes[size_class].block_bytes, most = hak_heap_most_slots(size_class);
     size_t want = have != 0 ? 2 * have : most / 2 < FIRST_SLOTS ? most / 2 : FIRST_SLOTS;
     if (want > most) want = most;

@@ -223,7 +223,7 @@ static void give_up_large_blocks(struct hak_heap *heap) {
     for (uint32_t c = hak_class_of_block(MOST_KEPT_BYTES) + 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
         if (heap->slots[c].end == NULL) continue; /* without a look at the bin */
         hak_heap_flush_bin(heap, c);
-        hak_heap_shrink_to(heap, c, HAK_SHRUNK_SLOTS);
+        hak_heap_shrink_to(heap, c, hak_heap_shrunk_slots(c));
     }
 }
 

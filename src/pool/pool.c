@@ -5,6 +5,7 @@
 #include "pool/canary.h"
 #include "pool/held.h"
 #include "pool/partial_set.h"
+#include "pool/put.h"
 #include "pool/quarantine.h"
 #include "pool/ration.h"
 #include "pool/shrink.h"
@@ -23,8 +24,6 @@ static void count_slabs(uint32_t size_class, int32_t by) {
     if (!is_in_group || hak_widest_of_group(size_class) != size_class) return;
     hak_atomic_fetch_add(&hak_pool_slabs[size_class], by, relaxed);
 }
-
-static uint32_t number_of(const struct hak_heap *heap) { return heap == NULL ? HAK_NO_HEAP : heap->number; }
 
 /* ---- Acquiring and retiring slabs -------------------------------------------------------------------------------- */
 
@@ -338,108 +337,19 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
     return got;
 }
 
-/* ---- Putting blocks back ----------------------------------------------------------------------------------------- */
-
-/* Blocks of one word of a slab's bits, gathered so that one atomic operation frees them all. */
-struct put_group {
-    uintptr_t key; /* the address of the slab's record plus the number of the word; 0 for none */
-    uint64_t mask;
-};
-
-enum { PUT_GROUPS = 64, PUT_BUCKETS = 32 };
-
-/* Records lie at multiples of their size, so that a key tells both. */
-_Static_assert(HAK_SLAB_MAX_WORDS <= sizeof(struct hak_slab), "a word's number is less than the alignment of records");
-static struct hak_slab *slab_of_group(const struct put_group *group) {
-    return (struct hak_slab *)hak_align_down(group->key, sizeof(struct hak_slab));
-}
-static uint32_t word_of_group(const struct put_group *group) { return group->key % sizeof(struct hak_slab); }
-
-/* Some word of the slab's bits is, or may be, all set: `state` is what was seen then. Gives the slab up if it is empty
- * and can be had. */
-static void retire_if_empty(struct hak_heap *heap, struct hak_slab *slab, HAK_ATOMIC(uint64_t) *bits,
-                            uint32_t size_class, uint32_t state) {
-    if (heap != NULL && state == hak_slab_state(HAK_SLAB_HELD, heap->number)) {
-        /* Ours, and nobody else can change that. The last one of the class stays: it will be wanted again. */
-        if (heap->partial[size_class].count <= 1) return;
-        if (!hak_slab_is_empty(slab) || !hak_slab_claim_all(slab)) return;
-        hak_heap_unlink(heap, slab);
-        hak_pool_retire(heap, slab);
-    } else if (state == HAK_SLAB_POOLED) {
-        hak_pool_retire_if_empty(heap, slab, bits, size_class);
-    }
-}
-
-static HAK_COLD void report_double_free(const struct put_group *group, uint32_t size_class, uint64_t free_already) {
-    size_t index = word_of_group(group) * 64 + hak_lowest_bit(free_already),
-           bytes = hak_size_classes[size_class].block_bytes;
-    hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", (void *)(slab_of_group(group)->start + index * bytes), 0, bytes);
-}
-
-/* `keeper`: the number of the heap if it may hold what it finds to be its own. */
-static void put_group(struct hak_heap *heap, uint32_t size_class, const struct put_group *group, uint32_t keeper) {
-    struct hak_slab *slab = slab_of_group(group);
-    uint32_t index = word_of_group(group);
-    hak_hand_note(slab);
-    /* All its blocks were free: those of an earlier group of the same word completed it. */
-    if (HAK_UNLIKELY(hak_atomic_load(&slab->state, relaxed) == HAK_SLAB_NONE))
-        report_double_free(group, size_class, group->mask);
-    HAK_ATOMIC(uint64_t) *bits = slab->bits; /* before the blocks are given away: afterwards the record may change */
-    uint64_t before = hak_slab_set_bits(slab, index, group->mask);
-    if (HAK_UNLIKELY((before & group->mask) != 0)) report_double_free(group, size_class, before & group->mask);
-    uint32_t state;
-    bool taken_over = hak_slab_take_over_full(slab, keeper, &state);
-    if (heap == NULL || state >> 2 != heap->number) HAK_COUNT(heap, remote_frees, hak_bit_count(group->mask));
-    if (HAK_UNLIKELY(taken_over)) {
-        if (keeper == HAK_NO_HEAP || state != hak_slab_state(HAK_SLAB_FULL, keeper)) {
-            HAK_COUNT(heap, slabs_pooled, 1);
-            hak_pool_share(heap, slab);
-            return;
-        }
-        if (!hak_heap_hold(heap, slab)) return;
-        state = hak_slab_state(HAK_SLAB_HELD, keeper);
-    }
-    /* A word of ours may be complete together with claimed blocks. */
-    uint64_t word = before | group->mask;
-    if (state == hak_slab_state(HAK_SLAB_HELD, number_of(heap))) {
-        hak_slab_scan_from(slab, index);
-        uint64_t claimed = hak_slab_claimed_in(slab, slab->block_count, index);
-        if (HAK_UNLIKELY((claimed & group->mask) != 0)) report_double_free(group, size_class, claimed & group->mask);
-        word |= claimed;
-    }
-    if (word == hak_slab_word_mask(hak_size_classes[size_class].block_count, index))
-        retire_if_empty(heap, slab, bits, size_class, state);
-}
-
-/* The record of the slab of a block that is said to be of the class, and where the slab starts. */
-HAK_INLINE struct hak_slab *slab_of(const void *block, uint32_t size_class, uint32_t unit_count, uintptr_t *start) {
-    uintptr_t address = (uintptr_t)block;
-    struct hak_range *range = hak_region_range(0);
-    /* A further range may lie near the first one. */
-    if (HAK_UNLIKELY((address - range->start) >> HAK_UNIT_SHIFT >= hak_atomic_load(&hak_window.units, relaxed))) {
-        range = hak_region_range_of(address);
-        if (range == NULL) hak_misuse(HAK_MISUSE_FOREIGN_POINTER, "free", block, 0, 0);
-    }
-    uintptr_t unit = (address - range->start) >> HAK_UNIT_SHIFT;
-    /* A block freed twice may have left its slab for good, and the slab its class. */
-    if (HAK_UNLIKELY(hak_page_map_class(range, unit) != size_class))
-        hak_misuse(HAK_MISUSE_DOUBLE_FREE, "free", block, 0, hak_size_classes[size_class].block_bytes);
-    unit &= ~((uintptr_t)unit_count - 1);
-    *start = range->start + (unit << HAK_UNIT_SHIFT);
-    return &range->slabs[unit];
-}
+/* ---- Questions ---------------------------------------------------------------------------------------------------- */
 
 bool hak_pool_has_free(const void *block, uint32_t size_class) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];
     uintptr_t start;
-    const struct hak_slab *slab = slab_of(block, size_class, facts->unit_count, &start);
+    const struct hak_slab *slab = hak_put_slab_of(block, size_class, facts->unit_count, &start);
     uint32_t index = hak_block_index((uint32_t)((uintptr_t)block - start), facts->reciprocal);
     return index < facts->block_count && (hak_atomic_load(&slab->bits[index / 64], relaxed) >> index % 64 & 1) != 0;
 }
 
 uint32_t hak_pool_state_of(const void *block, uint32_t size_class) {
     uintptr_t start;
-    const struct hak_slab *slab = slab_of(block, size_class, hak_size_classes[size_class].unit_count, &start);
+    const struct hak_slab *slab = hak_put_slab_of(block, size_class, hak_size_classes[size_class].unit_count, &start);
     return hak_atomic_load(&slab->state, relaxed);
 }
 
@@ -449,91 +359,12 @@ bool hak_pool_has_claimed(const struct hak_place *place) {
     return (hak_slab_claimed_in(place->slab, facts->block_count, index / 64) >> index % 64 & 1) != 0;
 }
 
-/* How many of `blocks`, at most `limit`, follow each other at a distance of `step` bytes, the first at `expected`. */
-HAK_INLINE uint32_t count_steps(void *const *blocks, uint32_t limit, uintptr_t expected, uintptr_t step) {
-    enum { PAIRS = 8 }; /* of addresses, compared in a turn */
-    uint32_t count = 0;
-    hak_address_pair two = {2 * step, 2 * step}, stride = PAIRS * two, pairs[PAIRS] = {{expected, expected + step}};
-#pragma GCC unroll 8
-    for (uint32_t i = 1; i < PAIRS; i++) pairs[i] = pairs[i - 1] + two;
-    for (; count + 2 * PAIRS <= limit; count += 2 * PAIRS) {
-        const hak_address_pair *next = (const hak_address_pair *)(const void *)(blocks + count);
-        hak_address_pair difference = next[0] ^ pairs[0];
-#pragma GCC unroll 8
-        for (uint32_t i = 1; i < PAIRS; i++) difference |= next[i] ^ pairs[i];
-        if ((difference[0] | difference[1]) != 0) break;
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < PAIRS; i++) pairs[i] += stride;
-    }
-    for (expected += count * step; count < limit && (uintptr_t)blocks[count] == expected; count++) expected += step;
-    return count;
-}
-
-/* The first of `count` blocks, 2 at least, is the one of bit `index` % 64 in its word. How many there are of it and of
- * neighbours in the word that follow: upwards, or, when the result is negative, downwards. A word of blocks is whole
- * turns of count_steps. */
-static __attribute__((noinline)) int32_t count_neighbours(void *const *blocks, uint32_t count, uint32_t index,
-                                                          const struct hak_size_class *facts) {
-    uintptr_t first = (uintptr_t)blocks[0], step = facts->block_bytes;
-    uint32_t down = index % 64 + 1, up = 65 - down, to_end = facts->block_count - index;
-    if (up > to_end) up = to_end;
-    if ((uintptr_t)blocks[1] > first) return (int32_t)count_steps(blocks, count < up ? count : up, first, step);
-    return -(int32_t)count_steps(blocks, count < down ? count : down, first, -step);
-}
-
-/* Gathers first and frees then. Blocks that come in any order cost no branch that can't be predicted; those that were
- * handed out together often come back together, up or down, and then cost a comparison each. Returns how many of
- * `count` it has put: all, or those of PUT_GROUPS words. */
-static uint32_t put_batch(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    const struct hak_size_class *facts = &hak_size_classes[size_class];
-    const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
-    struct put_group groups[PUT_GROUPS + 1];
-    uint8_t latest[PUT_BUCKETS] = {0}; /* of the groups whose keys have this hash */
-    uint32_t group_count = 0, i = 0;
-    groups[0].key = 0;
-    for (; i < count && group_count < PUT_GROUPS; i++) {
-        uintptr_t start, slab = (uintptr_t)slab_of(blocks[i], size_class, facts->unit_count, &start);
-        uintptr_t offset = (uintptr_t)blocks[i] - start;
-        uint32_t index = hak_block_index((uint32_t)offset, facts->reciprocal);
-        if (HAK_UNLIKELY(index * block_bytes != offset || offset >= slab_bytes))
-            hak_misuse(HAK_MISUSE_INTERIOR_POINTER, "free", blocks[i], offset - index * block_bytes, block_bytes);
-        uintptr_t key = slab + index / 64;
-        uint8_t *bucket = &latest[(key / sizeof(struct hak_slab) * 5 + key) % PUT_BUCKETS];
-        if (groups[*bucket].key != key) {
-            __builtin_prefetch(&((const struct hak_slab *)slab)->bits);
-            *bucket = (uint8_t)++group_count;
-            groups[group_count] = (struct put_group){.key = key, .mask = 0};
-        }
-        struct put_group *group = &groups[*bucket];
-        uint64_t mask = (uint64_t)1 << index % 64;
-        if (i + 1 < count) {
-            uintptr_t distance = (uintptr_t)blocks[i + 1] - (uintptr_t)blocks[i];
-            if (distance == block_bytes || distance == -block_bytes) {
-                int32_t run = count_neighbours(blocks + i, count - i, index, facts);
-                uint32_t length = run < 0 ? (uint32_t)-run : (uint32_t)run;
-                mask = hak_low_bits(length) << (run < 0 ? index % 64 + 1 - length : index % 64);
-                i += length - 1;
-            }
-        }
-        if (HAK_UNLIKELY((group->mask & mask) != 0)) report_double_free(group, size_class, group->mask & mask);
-        group->mask |= mask;
-    }
-    uint32_t keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number_of(heap);
-    for (uint32_t g = 1; g <= group_count; g++) put_group(heap, size_class, &groups[g], keeper);
-    return i;
-}
-
-static void put_all(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    while (count > 0) {
-        uint32_t put = put_batch(heap, size_class, blocks, count);
-        blocks += put, count -= put;
-    }
-}
+/* ---- Putting blocks back ----------------------------------------------------------------------------------------- */
 
 /* A slab that is full has memory in hand: the first block puts it into the pool. */
 static HAK_COLD void put_without_heap(uint32_t size_class, void *const *blocks, uint32_t count) {
     struct hak_hand *outer = hak_in_hand_begin_without();
-    put_all(NULL, size_class, blocks, count);
+    hak_put_blocks(NULL, size_class, blocks, count);
     hak_in_hand_end_without(outer);
 }
 
@@ -546,7 +377,7 @@ void hak_pool_put(struct hak_heap *heap, uint32_t size_class, void *const *block
         hak_shrink_add(NULL, -bytes);
         return;
     }
-    put_all(heap, size_class, blocks, count);
+    hak_put_blocks(heap, size_class, blocks, count);
     count_out(heap, size_class, -(int64_t)count);
     hak_shrink_count(heap, -bytes);
 }

@@ -47,14 +47,6 @@ static uint64_t mask_in_word(uint32_t first, uint32_t end, uint32_t index) {
     return hak_low_bits(to - word_start) & ~hak_low_bits(from - word_start);
 }
 
-static bool are_free(const struct view *view, uint32_t first, uint32_t end) {
-    for (uint32_t i = first / 64; i * 64 < end; i++) {
-        uint64_t mask = mask_in_word(first, end, i);
-        if ((hak_atomic_load(&view->bits[i], relaxed) & mask) != mask) return false;
-    }
-    return true;
-}
-
 /* Sets bits of blocks that the purger had claimed, with all the duties of a free (S5, S8). */
 static void return_bits(const struct view *view, uint32_t word, uint64_t mask) {
     struct hak_slab *slab = view->slab;
@@ -138,22 +130,37 @@ static size_t count_pages(const struct view *view, uint32_t first, uint32_t end)
     return (end - first) * hak_os_page_bytes();
 }
 
-static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
-    size_t bytes = 0;
-    size_t slab_bytes = view->facts->unit_count * HAK_UNIT_BYTES - hak_slab_guard_bytes();
-    uint32_t pages = (uint32_t)(slab_bytes / hak_os_page_bytes()), first = 0;
-    uint64_t known = hak_atomic_load(&view->slab->purged_pages, relaxed);
-    if (free_block(view) == view->facts->block_count) return 0;
-    for (uint32_t at = 0; at <= pages; at++) {
-        uint32_t block_first, block_end;
-        bool is_hole = at < pages && (known >> at & 1) == 0;
-        if (is_hole) {
-            block_end = blocks_in_pages(view, at, at + 1, &block_first);
-            is_hole = block_first >= block_end || are_free(view, block_first, block_end);
+/* The pages of the slab that a block in use has a part of, a bit for each. Each page costs one look: behind a block in
+ * use the next one that may tell something new is that in which the next page begins. */
+static uint64_t used_pages(const struct view *view) {
+    uint32_t page_shift = hak_lowest_bit(hak_os_page_bytes()), count = view->facts->block_count, index = 0;
+    uint64_t block_bytes = view->facts->block_bytes, used = 0;
+    while (index < count) {
+        uint64_t in_use = ~hak_atomic_load(&view->bits[index / 64], relaxed) >> index % 64;
+        if (in_use == 0) {
+            index = (index / 64 + 1) * 64;
+            continue;
         }
-        if (is_hole) continue;
-        if (at > first) bytes += visit(view, first, at);
-        first = at + 1;
+        index += hak_lowest_bit(in_use);
+        if (index >= count) break;
+        uint64_t first = index * block_bytes >> page_shift, last = ((index + 1) * block_bytes - 1) >> page_shift;
+        used |= hak_low_bits((uint32_t)last + 1) & ~hak_low_bits((uint32_t)first);
+        uint32_t next = hak_block_index((uint32_t)(last + 1) << page_shift, view->facts->reciprocal);
+        index = next > index ? next : index + 1;
+    }
+    return used;
+}
+
+static size_t for_each_hole(const struct view *view, hole_visitor *visit) {
+    size_t slab_bytes = view->facts->unit_count * HAK_UNIT_BYTES - hak_slab_guard_bytes(), bytes = 0;
+    if (free_block(view) == view->facts->block_count) return 0;
+    uint32_t pages = (uint32_t)(slab_bytes >> hak_lowest_bit(hak_os_page_bytes()));
+    uint64_t known = hak_atomic_load(&view->slab->purged_pages, relaxed),
+             holes = hak_low_bits(pages) & ~(used_pages(view) | known);
+    while (holes != 0) {
+        uint32_t first = hak_lowest_bit(holes), end = first + hak_trailing_ones(holes >> first);
+        bytes += visit(view, first, end);
+        holes &= ~hak_low_bits(end);
     }
     return bytes;
 }

@@ -79,8 +79,9 @@ static void keep_bins_small(struct hak_heap *heap, int64_t out_bytes) {
     if (heap->slots_bytes <= most_bytes) return;
     uint64_t share = heap->slots_bytes / (most_bytes / 256 + 1); /* in 256ths */
     for (uint32_t i = 1; i <= HAK_SMALL_CLASS_COUNT; i++) {
-        size_t have = (size_t)(heap->slots[i].end - heap->slots[i].start), most = have * 256 / (share + 1);
-        hak_heap_shrink_to(heap, i, most < HAK_SHRUNK_SLOTS ? HAK_SHRUNK_SLOTS : most);
+        size_t have = (size_t)(heap->slots[i].end - heap->slots[i].start), most = have * 256 / (share + 1),
+               least = hak_heap_shrunk_slots(i);
+        hak_heap_shrink_to(heap, i, most < least ? least : most);
     }
 }
 

@@ -47,6 +47,7 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/ration.c"
 #include "pool/vacant.c"
 #include "pool/heap.c"
+#include "pool/put.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
 #include "pool/fork.c"

@@ -92,14 +92,15 @@ static void large_blocks_are_not_kept(void **state) {
     pool_start(SIZE_MAX);
     void *block;
     struct hak_heap *heap = pool_heap_with_block(&block);
-    while (pool_slots_of(heap, LARGE) <= HAK_SHRUNK_SLOTS) assert_int_equal(pool_grow_bin(heap, LARGE), HAK_BIN_GREW);
+    while (pool_slots_of(heap, LARGE) <= hak_heap_shrunk_slots(LARGE))
+        assert_int_equal(pool_grow_bin(heap, LARGE), HAK_BIN_GREW);
     *heap->bins[LARGE].top = pool_take_one(heap, LARGE);
     hak_bin_set_top(&heap->bins[LARGE], heap->bins[LARGE].top + 1);
     hak_heap_leave(heap);
     assert_int_equal(pool_in_use_of(heap), HAK_HEAP_KEPT);
     assert_int_equal(hak_heap_cached(heap, POOL_CLASS), 1);
     assert_int_equal(hak_heap_cached(heap, LARGE), 0);
-    assert_int_equal(pool_slots_of(heap, LARGE), HAK_SHRUNK_SLOTS);
+    assert_int_equal(pool_slots_of(heap, LARGE), hak_heap_shrunk_slots(LARGE));
     assert_int_equal(hak_atomic_load(&hak_pool_slabs[LARGE], relaxed), 0);
 }
 
