@@ -182,6 +182,8 @@ NONE_UNASKED = (
     "hakmem has no thread in it; started with HAKMEM_CTL=1 it has one, a forked child of it when it asks for memory"
 )
 
+FEW = "at most one of its threads has asked for memory, or its heap is small"
+
 AT_REST = "`hakmem explain PID` reads from outside where its memory is; --timeout SECONDS waits until it works again"
 
 
@@ -193,7 +195,7 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
         with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
             places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
             if not any([_replace(memory, place, NO_WISH, WISHED) for place in places]):
-                raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
+                raise AskError(f"{who}: {FEW}: {NONE_UNASKED}")
             said, look_at, switches = False, time.monotonic() + SOON_S, _switches(pid)
             while time.monotonic() < deadline and not sleeps:
                 channel = find_channel(pid)
@@ -201,9 +203,9 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
                     return channel
                 if look_at <= time.monotonic():
                     before, switches = switches, _switches(pid)
-                    sleeps = not waits and len(switches) == 2 and switches == before  # hakmem's thread looks later
+                    sleeps = not waits and switches == before and not _has_thread(pid)  # which looks later
                     if not said and not sleeps:
-                        reason = f"{who} has one thread, or is small, or wraps malloc"
+                        reason = f"{who}: {FEW}, or it wraps malloc"
                         say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
                         said = True
                     look_at = time.monotonic() + SOON_S
@@ -212,16 +214,26 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
                 _replace(memory, place, WISHED, NO_WISH)
     except PermissionError:
         raise AskError(
-            f"{who} has one thread, or is small, and can't be made to start one by you: {NONE_UNASKED}"
+            f"{who}: {FEW}, and it can't be made to start a thread of hakmem's by you: {NONE_UNASKED}"
         ) from None
     except OSError:
         raise AskError(f"{who} ended before it answered") from None
     if sleeps:
         raise AskError(f"{who} sleeps, and hakmem has no thread in it to answer: {AT_REST}")
+    if _has_thread(pid):
+        raise AskError(f"{who}: hakmem's thread in it has opened no channel: perhaps it has no descriptors left")
     raise AskError(
-        f"{who} has one thread, or is small, or wraps malloc, and asked for none that its cache doesn't have:"
-        f" {NONE_UNASKED}"
+        f"{who}: {FEW}, or it wraps malloc, and it asked for none that its cache doesn't have: {NONE_UNASKED}"
     )
+
+
+def _has_thread(pid: int) -> bool:
+    """One of hakmem's."""
+    names = []
+    for file in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended
+            names.append(file.read_text(errors="replace").strip())
+    return any(name in ("hakmem", THREAD) for name in names)
 
 
 def _switches(pid: int) -> list[str]:
@@ -343,7 +355,7 @@ def ask(pid: int, request: str, timeout_s: float | None = None, say: Callable[[s
         raise AskError(f"{who} is stopped and can't answer; kill -CONT {pid} lets it go on")
     if channel is None:
         if say is None:
-            raise AskError(f"{who} has one thread, or is small: {NONE_UNASKED}")
+            raise AskError(f"{who}: {FEW}: {NONE_UNASKED}")
         channel = _wished_channel(pid, who, deadline, timeout_s is not None, say)
     try:
         with contextlib.ExitStack() as stack:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from hakmem import ctl, elf, native, settings, takeover
 from hakmem.errors import LabError
-from hakmem.host import AT_PAGESZ, AT_SECURE, Host, HostProcess
+from hakmem.host import AT_PAGESZ, AT_SECURE, DELETED, Host, HostProcess
 from hakmem.process import C_LIBRARY, is_preloadable
 
 Level = Literal["ok", "note", "problem"]
@@ -251,7 +251,7 @@ def _running_program(process: HostProcess, program: str, is_linked: bool, librar
     """`is_linked`: hakmem is in the program's own file."""
     file = process.path(program)
     malloc = program if is_linked else malloc_of(process, program)
-    is_on = is_linked or (malloc is not None and _is_hakmems(process.path(malloc)))
+    is_on = is_linked or (malloc is not None and _is_hakmems(process, malloc))
     try:
         built = elf.read(file)
         fits = built if is_on else elf.read(library)  # the one that it has is for its system, and may be gone by now
@@ -269,7 +269,7 @@ def _running_program(process: HostProcess, program: str, is_linked: bool, librar
     yield ok("program", program)
     yield from _private_allocators(file, process.environment())
     if malloc is None:
-        yield note("malloc", "unknown: none of the files it maps can be read", ASK_AS_OWNER)
+        yield note("malloc", "unknown: files it maps can't be read", ASK_AS_OWNER)
     elif is_on:
         yield ok("malloc", f"{HAKMEMS} ({malloc})")
         yield from _version_and_settings(process, process.path(malloc or program), library)
@@ -307,31 +307,30 @@ def _mapped(process: HostProcess) -> list[str]:
 
 def malloc_of(process: HostProcess, program: str) -> str | None:
     """Which of the files that the process maps its malloc is from: the program's own, else the first that is preloaded,
-    else another library's, else the C library's. A program may hide hakmem's: that is asked before."""
+    else another library's, else the C library's. A program may hide hakmem's: that is asked before. None where that
+    can't be told: one of them was replaced, and is not the caller's to read."""
     first = [Path(file).name for file in takeover.preloaded(process.environment())]
 
     def rank(file: str) -> tuple[int, int]:
-        name = Path(file).name
+        name = Path(file).name.removesuffix(DELETED)
         if file == program:
             return 0, 0
         if name in first:
             return 1, first.index(name)
         return (3, 0) if C_LIBRARY.match(name) else (2, 0)
 
-    files = sorted(_mapped(process), key=rank)
-    return next((file for file in files if _has_malloc(process.path(file))), None)
+    for file in sorted(_mapped(process), key=rank):
+        try:
+            if native.is_library(file) or "malloc" in elf.read(process.path(file)).exports:
+                return file  # a library that hides it has it for itself
+        except LabError:
+            if file.endswith(DELETED):
+                return None
+    return None
 
 
-def _has_malloc(file: Path) -> bool:
-    """A library that hides it has it for itself."""
-    try:
-        return native.is_library(file) or "malloc" in elf.read(file).exports
-    except LabError:
-        return False
-
-
-def _is_hakmems(file: Path) -> bool:
-    return ctl.has_note(str(file)) or native.is_library(file)
+def _is_hakmems(process: HostProcess, file: str) -> bool:
+    return ctl.has_note(str(process.path(file))) or native.is_library(file)
 
 
 # ---- The whole -------------------------------------------------------------------------------------------------------

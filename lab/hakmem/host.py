@@ -31,10 +31,14 @@ class MemoryLimit:
     group: str
 
 
+DELETED = " (deleted)"  # behind the name of a file that is there no more
+
+
 @dataclass(frozen=True)
 class Mapping:
     executable: bool
     file: str  # empty: none
+    span: str  # its addresses, as the kernel writes them
 
 
 @dataclass(frozen=True)
@@ -97,11 +101,18 @@ class HostProcess:
 
     def mappings(self) -> list[Mapping]:
         lines = (line.split(None, 5) for line in self.text("maps").splitlines())
-        return [Mapping("x" in words[1], words[5] if len(words) > 5 else "") for words in lines]
+        return [Mapping("x" in words[1], words[5] if len(words) > 5 else "", words[0]) for words in lines]
 
     def path(self, file: str) -> Path:
-        """Where a file that the process knows by this name is to be found from here."""
-        return self.host.root / "proc" / self.name / "root" / file.lstrip("/")
+        """Where a file that the process knows by this name is to be found from here; also one that was replaced or
+        deleted since it was mapped."""
+        own = self.host.root / "proc" / self.name
+        if file.endswith(DELETED):
+            if file == self.executable():
+                return own / "exe"
+            spans = [mapping.span for mapping in self.mappings() if mapping.executable and mapping.file == file]
+            return own / "map_files" / next(iter(spans), "none")
+        return own / "root" / file.lstrip("/")
 
     def executable(self) -> str | None:
         try:

@@ -510,16 +510,84 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
             os.close(one)
 
 
+class GroupWitness:
+    """A process in this one's group that takes no signal of ENDS: what it has pending the whole group was sent, the
+    command too. `timeout` signals its child and then its group, and a shell that ends signals groups only. Who sent a
+    signal (si_pid) doesn't tell: a script may ask hakmem's process alone, from the same group."""
+
+    SETTLE_S = 0.05  # from the first process of a group to the last, and between the two signals of timeout
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.seen: dict[int, float] = {}  # when, by the monotonic clock
+        self.other_end = -1
+        self._start()
+
+    def _start(self) -> None:
+        reads, self.other_end = os.pipe2(os.O_CLOEXEC)
+        actions = [(os.POSIX_SPAWN_DUP2, reads, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        try:
+            self.pid = os.posix_spawnp("cat", ["cat"], {}, file_actions=actions, setsigmask=ENDS, setsigdef=ENDS)
+        except OSError:  # no processes left, or a sandbox: then nobody tells, and each signal is passed on
+            self.pid = 0
+        finally:
+            os.close(reads)
+
+    def stop(self) -> None:
+        """It ends with its input, too: with this process."""
+        os.close(self.other_end)
+        if self.pid != 0:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+    def _has_pending(self, number: int) -> bool:
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return False
+        pending = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        return pending is not None and int(pending[1], 16) >> (number - 1) & 1 != 0
+
+    def saw(self, number: int) -> bool:
+        """True when the signal that came just now was sent to the group. A second one may come while this one waits,
+        and be looked at meanwhile."""
+        came = time.monotonic()
+        while not self._saw_lately(number):
+            if self._has_pending(number):  # the next one needs a witness that has none pending
+                self.stop()
+                self._start()
+                self.seen[number] = time.monotonic()
+            elif time.monotonic() - came > self.SETTLE_S:
+                return False
+            else:
+                time.sleep(self.SETTLE_S / 10)
+        return True
+
+    def _saw_lately(self, number: int) -> bool:
+        return time.monotonic() - self.seen.get(number, -math.inf) < 4 * self.SETTLE_S
+
+
 @contextlib.contextmanager
 def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before. What
-    this process ignores (under nohup, say) the child ignores, too."""
+    """Who asks this process to end asks the child that is named meanwhile, and has asked it if it came before; unless
+    he has asked the child himself, with the whole group. What this process ignores (under nohup, say) the child
+    ignores, too."""
     children: list[subprocess.Popen[bytes]] = []
+    own = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    witness = GroupWitness()
+
+    def has_it(child: subprocess.Popen[bytes], number: int) -> bool:
+        try:
+            is_of_group = os.getpgid(child.pid) == os.getpgrp()
+        except ProcessLookupError:
+            return True
+        return is_of_group and witness.saw(number)
 
     def take(number: int, _: object) -> None:
         came.append(number)
         for child in children:
-            child.send_signal(number)
+            if not has_it(child, number):
+                child.send_signal(number)
 
     def name(child: subprocess.Popen[bytes]) -> None:
         children.append(child)
@@ -527,13 +595,13 @@ def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], N
             if number in ENDS:
                 child.send_signal(number)
 
-    own = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in own}
     try:
         yield name
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        witness.stop()
 
 
 @dataclass(frozen=True)

@@ -184,21 +184,29 @@ class Amount:
 
     count: float = 0
     bytes: float = 0
-    variance: float = 0  # of the bytes, at most
+    variance: float = 0  # of the bytes, at most: of what samples tell
+    bound: float = 0  # what the bytes may be off by besides, where no sample tells: all of it to the same side, perhaps
 
     @property
     def error(self) -> float:
         """The standard error of the bytes, at most."""
-        return math.sqrt(self.variance)
+        return math.sqrt(self.variance) + self.bound
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.count + other.count, self.bytes + other.bytes, self.variance + other.variance)
+        return self._with(self.count + other.count, self.bytes + other.bytes, other)
 
     def minus(self, other: Amount) -> Amount:
-        return Amount(self.count - other.count, self.bytes - other.bytes, self.variance + other.variance)
+        return self._with(self.count - other.count, self.bytes - other.bytes, other)
+
+    def _with(self, count: float, bytes_: float, other: Amount) -> Amount:
+        return Amount(count, bytes_, self.variance + other.variance, self.bound + other.bound)
 
     def times(self, factor: float) -> Amount:
-        return Amount(self.count * factor, self.bytes * factor, self.variance * factor**2)
+        return Amount(self.count * factor, self.bytes * factor, self.variance * factor**2, self.bound * abs(factor))
+
+    def missing(self, bytes_: float) -> Amount:
+        """So many may have been missed besides."""
+        return replace(self, variance=self.variance + bytes_**2)
 
 
 @dataclass(frozen=True)
@@ -241,7 +249,7 @@ class Sizes:
     def of_unsampled(self, count: float) -> Amount:
         """Blocks that may all have been asked for with one size, which may be any."""
         least, highest = self._bounds
-        return Amount(count, count * self._middle, (count * (highest - least) / 2) ** 2)
+        return Amount(count, count * self._middle, bound=count * (highest - least) / 2)
 
     def _with_unsampled(self, count: int, weight: int, size: int, most: float) -> Amount:
         """What samples don't stand for is unsampled, as far as there can be so much."""
@@ -271,6 +279,8 @@ class Sizes:
         """So many blocks. Their mean size is that of their samples, and of one more, which is as all are on average.
         Sizes between a and b whose mean is m vary by (m - a) (b - m) at most (Bhatia and Davis), with m as if one more
         sample were in the middle: few that are alike don't tell that all are."""
+        if self.weight <= 0:  # none at any time
+            return self.of_unsampled(count)
         least, highest = self._bounds
         samples = weight / WEIGHT_ONE * self.chance
         mean = (size * self.chance + self._mean) / (samples + 1)
@@ -300,7 +310,7 @@ class Counted:
             between = self.sizes.minus(other.sizes)
             total = between.of_all(round(total.count))
             changed = total.minus(between.of_freed(round(total.count - live.count)))
-            live = min(live, changed, key=lambda one: one.variance)
+            live = min(live, changed, key=lambda one: one.error)
         return Counted(self.block_bytes, total, live, self.peak.minus(other.peak))
 
 
@@ -328,6 +338,10 @@ class Profile:
     is_whole: bool = True
 
     @property
+    def peak(self) -> Amount:
+        return self.counted.peak.missing(self.peak_missed_bytes)
+
+    @property
     def began_before(self) -> bool:
         """The program had memory worth a word when the profile was switched on."""
         return not self.is_difference and self.began.bytes > self.counted.peak.bytes / 100
@@ -344,10 +358,10 @@ class Profile:
             said.append(f"the profile was off for {self.off_s:,.1f} s in between: what was allocated then is missing")
         if self.in_runs:
             said.append("samples came in runs, as `pins` takes them: errors of functions are larger than they say")
-        if any(frame.name == UNLOADED for site in self.sites for frame in site.frames):
-            said.append("a library was unloaded: to see names, keep it (RTLD_NODELETE) while you profile")
         if not self.is_whole:
             said.append("the file is cut off: names may be missing")
+        elif any(frame.name == UNLOADED for site in self.sites for frame in site.frames):
+            said.append("a library was unloaded: to see names, keep it (RTLD_NODELETE) while you profile")
         return said
 
     @property
@@ -620,7 +634,7 @@ def plain(profile: Profile) -> dict[str, object]:
 
 def _plain_counts(counted: Counted, missed_bytes: float) -> dict[str, dict[str, int]]:
     """The error of the peak has what may have been missed of it."""
-    peak = replace(counted.peak, variance=counted.peak.variance + missed_bytes**2)
+    peak = counted.peak.missing(missed_bytes)
     amounts = {"in_all": counted.total, "live": counted.live, "at_the_peak": peak}
     return {name: _plain_amount(one) for name, one in amounts.items()}
 

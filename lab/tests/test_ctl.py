@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from compiled import compile_c
 from hakmem import cli, ctl, explain, foreign, native, profile, top
 from hakmem.errors import LabError
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -578,7 +579,7 @@ def test_one_thread_that_allocates(capsys: pytest.CaptureFixture[str]) -> None:
     """It starts a control thread because it is asked, not before."""
     with running(ALLOCATES) as child:
         tasks = Path(f"/proc/{child.pid}/task")
-        with pytest.raises(LabError, match="has one thread, or is small: hakmem has no thread in it"):
+        with pytest.raises(LabError, match="or its heap is small: hakmem has no thread in it"):
             ctl.ask(child.pid, "stats")  # as `top` does
         time.sleep(0.2)
         assert len(list(tasks.iterdir())) == 1
@@ -607,6 +608,38 @@ def test_a_process_that_sleeps_is_told_at_once(capsys: pytest.CaptureFixture[str
             status, out, error = says(capsys, "ctl", child.pid, request)
             assert (status, out) == (2, "")
             assert "sleeps, and hakmem has no thread in it to answer: `hakmem explain PID` reads" in error
+
+
+SLEEPS = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void *sleeps(void *unused) { for (;;) pause(); return unused; }
+int main(void) {
+    static char *blocks[4000];
+    for (int i = 0; i < 4000; i++) memset(blocks[i] = malloc(10000), 1, 10000);
+    pthread_t other;
+    pthread_create(&other, NULL, sleeps, NULL);
+    puts("ready");
+    fflush(stdout);
+    return getchar() == EOF || blocks[9] == NULL;
+}
+"""
+
+
+def test_threads_that_all_sleep_are_told_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The second one has asked for nothing, so hakmem has no thread in it."""
+    program = compile_c(tmp_path / "sleeps", SLEEPS, "-pthread")
+    environment = {**os.environ, "LD_PRELOAD": str(native.library())}
+    with subprocess.Popen([program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline() == b"ready\n"
+        assert len(list(Path(f"/proc/{child.pid}/task").iterdir())) == 2
+        status, _, error = says(capsys, "ctl", child.pid, "stats")
+        child.communicate(b"x")
+    assert status == 2 and "has one thread" not in error
+    assert "sleeps, and hakmem has no thread in it to answer" in error
 
 
 def test_what_is_shared_is_not_read(tmp_path: Path) -> None:
@@ -848,7 +881,7 @@ def test_top_reads_from_outside_who_does_not_answer(monkeypatch: pytest.MonkeyPa
         found = [watcher.samples() for _ in range(3)][-1]
         shown = top.processes(found, {}, "l")
     assert not found[child.pid].stats and 10_000_000 < (found[child.pid].figure("live_bytes") or 0) < 14_000_000
-    assert len(looks) < 3 and "has one thread" not in shown[1]
+    assert len(looks) < 3 and "at most one of its threads" not in shown[1]
     assert shown[2].startswith("1 don't answer: read from outside")
 
 

@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -454,6 +455,25 @@ def test_a_process_that_runs_on_hakmem() -> None:
     assert facts["version"] == native.version(native.library())
     assert facts["its settings"] == "HAKMEM_KNOBS=decay_ms=700"
     assert said.endswith(f"process {child.pid} runs on hakmem: nothing stands against hakmem\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="reads what a process has mapped")
+@pytest.mark.parametrize("name", ["other.so", "libhakmem.so"])
+def test_a_library_that_was_replaced_since_it_was_mapped(tmp_path: Path, name: str) -> None:
+    """As in an upgrade: what the process has is not what the path leads to."""
+    copy, other = tmp_path / name, tmp_path / "next"
+    for path in (copy, other):
+        shutil.copy(native.library(), path)
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "LD_PRELOAD": str(copy)}) as child:
+        while str(copy) not in Path(f"/proc/{child.pid}/maps").read_text():
+            time.sleep(0.01)
+        before = hakmem("doctor", "--pid", str(child.pid))
+        other.rename(copy)
+        after = hakmem("doctor", "--pid", str(child.pid))
+        child.kill()
+    assert (before.returncode, after.returncode) == (0, 0), after
+    assert after.stdout.replace(" (deleted)", "") == before.stdout
+    assert re.search(rf"^ok +version +{re.escape(native.version(native.library()))}$", after.stdout, re.MULTILINE)
 
 
 def test_a_setting_that_is_ignored_is_told() -> None:

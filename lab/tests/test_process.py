@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -602,6 +603,53 @@ def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
         os.environ,
     )
     assert command.status == 5 and command.came == [number] and signal.getsignal(number) is before
+
+
+COUNTS = """
+import os, signal, sys, time
+seen = []
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda received, _: seen.append(received))
+print("ready", flush=True)
+while not seen:
+    time.sleep(0.01)
+time.sleep(0.7)
+print(len(seen), flush=True)
+"""
+ATTENDS = f"""
+import os, sys
+from hakmem import process
+sys.exit(process.attend([sys.executable, "-c", {COUNTS!r}], os.environ).exit_status)
+"""
+
+
+def _to_group(pid: int, number: int) -> None:
+    os.killpg(pid, number)
+
+
+def _as_timeout(pid: int, number: int) -> None:
+    os.kill(pid, number)
+    os.killpg(pid, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("send", [os.kill, _to_group, _as_timeout])
+def test_the_command_is_asked_once(number: signal.Signals, send: Callable[[int, int], None]) -> None:
+    """By whom it may be: one process is signalled, or the group that the command is in, too."""
+    words = [sys.executable, "-c", ATTENDS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as attending:
+        assert attending.stdout and attending.stdout.readline() == b"ready\n"
+        send(attending.pid, number)
+        assert attending.stdout.read() == b"1\n" and attending.wait() == 0
+
+
+def test_without_a_witness_each_signal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "posix_spawnp", refuse)
+    command = process.attend(["sh", "-c", "trap 'exit 5' TERM; kill -TERM $PPID; sleep 9 & wait"], os.environ)
+    assert command.status == 5
 
 
 def test_a_signal_that_comes_just_before_the_wait_is_passed_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import html as escapes
 import json
@@ -277,6 +278,22 @@ def test_a_difference_is_after_minus_before() -> None:
     assert sorted(site.figures.live_bytes for site in found.sites) == [0, 500]
     assert "500 B" in flame.render(found)
     assert len(text(found).splitlines()) == 4, "a line for what is as it was"
+
+
+def test_what_no_sample_tells_may_all_be_off_to_one_side() -> None:
+    unknown = [profile.Sizes(bytes_, 0.001).of_all(1000) for bytes_ in (16, 32, 48, 64)]
+    in_all = sum(unknown, profile.Amount())
+    assert [one.error for one in unknown] == [8000.0] * 4 and in_all.error == 32000
+    assert in_all.bytes == 8000 + 24000 + 40000 + 56000
+    known = profile.Sizes(64, 0.5, weight=profile.WEIGHT_ONE * 1000, bytes=64 * 500).of_all(1000)
+    assert known.bound == 0 and (known + known).error == pytest.approx(known.error * 2**0.5)
+
+
+def test_the_peak_is_told_with_what_it_may_have_missed() -> None:
+    read = profile.parse(TEXT, "some.prof")
+    assert read.peak.error > read.counted.peak.error
+    assert profile.plain(read)["counted"]["at_the_peak"]["bytes_error"] == round(read.peak.error)  # type: ignore[index]
+    assert flame.said(read.peak) in text(read)
 
 
 def test_the_error_of_a_difference_is_that_of_what_has_changed() -> None:
@@ -619,6 +636,43 @@ def test_ctrl_c_is_for_the_command(tmp_path: Path) -> None:
     (raw,) = tmp_path.glob("out.*.prof")
     assert profile.read(raw).total.samples > 100
     assert raw.with_suffix(".html").is_file() and raw.with_suffix(".pb.gz").is_file()
+
+
+def test_a_command_that_a_signal_kills_has_its_status(tmp_path: Path) -> None:
+    """Also one that this command was sent, too: as Ctrl-\\ is."""
+    words = [sys.executable, "-m", "hakmem", "profile", "-o", str(tmp_path / "out"), "--", "sh", "-c"]
+    kills = "kill -QUIT $PPID $$; sleep 9"
+    done = subprocess.run([*words, kills], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 128 + signal.SIGQUIT, done.stderr
+    assert "was killed by signal 3 before it could write a profile" in done.stderr
+
+
+def test_a_process_that_is_left_behind_is_thought_of(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "hakmem",
+        "profile",
+        "-o",
+        "out",
+        "--",
+        sys.executable,
+        "-c",
+        "import os; os._exit(0)",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert re.search(
+        r"; a process that it left behind writes \S*out\.PID\.\w{8}\.prof when it ends$", done.stderr.strip()
+    )
+
+
+def test_a_file_that_is_cut_off_blames_no_library() -> None:
+    whole = profile.parse(TEXT, "some.prof")
+    gone = profile.Site((profile.Frame("", 0, profile.UNLOADED),), profile.Figures())
+    unloaded = dataclasses.replace(whole, sites=(gone,))
+    assert any("RTLD_NODELETE" in line for line in unloaded.remarks)
+    cut = dataclasses.replace(unloaded, is_whole=False).remarks
+    assert any("cut off" in line for line in cut) and not any("library" in line for line in cut)
 
 
 GATHERS = """

@@ -242,7 +242,8 @@ def expect(profile: dict[str, object], truth: Truth, *, shares: float = 0.02) ->
         assert abs(in_all["bytes"] - truth.bytes) <= max(shares * truth.bytes, 2 * in_all["bytes_error"])
     assert live["blocks"] == pytest.approx(truth.live_blocks, rel=shares, abs=40)
     assert live["bytes"] == pytest.approx(truth.live_bytes, rel=shares, abs=40_000)
-    assert peak["bytes"] == pytest.approx(truth.peak_bytes, rel=shares, abs=40_000)
+    assert abs(peak["bytes"] - truth.peak_bytes) <= max(shares * truth.peak_bytes, 40_000, 2 * peak["bytes_error"])
+    assert peak["bytes_error"] <= max(3 * shares * truth.peak_bytes, 80_000)
 
 
 def expect_function(profile: dict[str, object], name: str, what: str, truth: float) -> None:
@@ -276,6 +277,27 @@ def test_a_leak_beside_a_busy_thread(tmp_path: Path, counting: Path, program: Pa
     expect_function(profile, "leaks", "peak", 100e6)
     rows = {row["function"]: row for row in profile["functions"]}  # type: ignore[attr-defined]
     assert rows["churns"]["live_bytes"] == 0
+
+
+TOPS = """
+SITE char *keeps(size_t n) { return touch(malloc(n), n); }
+int main(void) {
+    static char *kept[40][5000];
+    for (int i = 0; i < 5000; i++)
+        for (size_t k = 0; k < 40; k++) kept[k][i] = keeps(k < 16 ? 16 * (k + 1) : 256 + 32 * (k - 15) * (k - 15 < 9));
+    return kept[39][4999] == NULL;
+}
+"""
+
+
+@pytest.mark.parametrize("program", [TOPS], indirect=True)
+def test_sizes_that_fill_their_blocks(tmp_path: Path, counting: Path, program: Path) -> None:
+    """Few of the classes have a sample. Where none has one, all may be off to the same side."""
+    (truth,) = truths(counting, tmp_path, [program])
+    (profile,) = told(tmp_path, [program])
+    for what, bytes_ in (("in_all", truth.bytes), ("live", truth.live_bytes), ("at_the_peak", truth.peak_bytes)):
+        found = counted(profile, what)
+        assert abs(found["bytes"] - bytes_) <= 2 * found["bytes_error"] < 0.6 * bytes_, what
 
 
 @pytest.mark.parametrize("program", [PEAK], indirect=True)

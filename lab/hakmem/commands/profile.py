@@ -157,9 +157,13 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     command = process.attend(words, ready, file)
     written = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
     if not written and command.came:
-        raise InterruptedEarly(f"interrupted: {words[0]} {command.how} before it could write a profile")
+        early = InterruptedEarly(f"interrupted: {words[0]} {command.how} before it could write a profile")
+        early.exit_status = command.exit_status if command.status < 0 else early.exit_status
+        raise early
     if not written:
-        why = " before it could" if command.status < 0 else ", perhaps by _exit, or without rights to write here"
+        late = f"a process that it left behind writes {prefix}.PID{ending} when it ends"
+        perhaps = f", perhaps by _exit, or without rights to write here; {late}"
+        why = " before it could" if command.status < 0 else perhaps
         raise LabError(f"no process wrote a profile: {words[0]} {command.how}{why}")
     if command.came:
         print(f"hakmem: interrupted: the profile is of what {words[0]} did until its end", file=sys.stderr)
@@ -257,7 +261,7 @@ def text(profile: Profile) -> str:
     counted, total = profile.counted, profile.total
     lines = [
         f"{profile.name}, {profile.program}: live {said(counted.live)},"
-        f" at the peak {said(counted.peak)}{when(profile)}, in all {said(counted.total)}",
+        f" at the peak {said(profile.peak)}{when(profile)}, in all {said(counted.total)}",
         f"temporary, by estimate: {said_of_temporaries(total)};"
         f" {total.samples:,} samples, one in {amount(profile.interval_bytes, 'B')}",
     ]

@@ -34,8 +34,8 @@ def command(interval_s: float, json_file: Path | None, pid: int | None) -> None:
     misses      calls that a thread's cache could not serve
     given back  memory that went back to the kernel
 
-    Of a process that doesn't answer, because it has one thread or is small, they are read from outside, as `hakmem
-    explain` does: what is resident.
+    A process that doesn't answer, because hakmem has no thread in it, is shown as `hakmem explain` sees it, from
+    outside: what is resident. Where its PID is given, you are told why instead.
 
     The key that a column's name begins with sorts by it (b: given back); q or Ctrl-C ends. Where standard output is no
     terminal, or one that can't be drawn on (TERM=dumb), it shows all that once.

@@ -62,7 +62,7 @@ def _facts(profile: Profile) -> list[tuple[str, str]]:
     lost = profile.lost_samples
     return [
         ("live" if not profile.is_difference else "live, change", said(counted.live)),
-        ("at the peak", f"{said(counted.peak)}{when(profile)}"),
+        ("at the peak", f"{said(profile.peak)}{when(profile)}"),
         ("in all", said(counted.total)),
         *([("live before it began", said(profile.began))] if profile.began_before else []),
         ("temporary, by estimate", said_of_temporaries(total)),
