@@ -337,7 +337,7 @@ uint32_t hak_pool_take(struct hak_heap *heap, uint32_t size_class, void **top, u
     return got;
 }
 
-/* ---- Questions ---------------------------------------------------------------------------------------------------- */
+/* ---- Questions --------------------------------------------------------------------------------------------------- */
 
 bool hak_pool_has_free(const void *block, uint32_t size_class) {
     const struct hak_size_class *facts = &hak_size_classes[size_class];

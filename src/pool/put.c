@@ -12,7 +12,7 @@ struct batch {
     uint32_t size_class, own_state /* of slabs that the heap holds */, keeper /* of those that were its, and full */;
 };
 
-/* The blocks that were gathered of a slab: a bit for each in `masks`, of which only the words in `touched` are not 0. */
+/* The blocks that were gathered of a slab: a bit for each in `masks`, of which only words in `touched` are not 0. */
 struct gathered {
     struct hak_slab *slab;
     uint64_t touched;
@@ -196,7 +196,7 @@ HAK_INLINE void *const *look_from(void *const *blocks, void *const *end) {
 }
 
 /* Places for the slabs of a flush, each with the masks that a slab of the class needs. */
-enum { MASK_WORDS = 256, LEAST_WORDS = 8, MOST_PLACES = MASK_WORDS / LEAST_WORDS };
+enum { MASK_WORDS = 256, LEAST_WORDS = 16, MOST_PLACES = MASK_WORDS / LEAST_WORDS }; /* on the stack */
 _Static_assert(MOST_PLACES <= 32, "a bit for each place");
 _Static_assert(HAK_SLAB_MAX_WORDS <= 64, "a bit for each word of a slab");
 
@@ -209,7 +209,7 @@ HAK_INLINE uint32_t words_of_place(const struct hak_size_class *facts) {
 HAK_INLINE void clear_masks(uint64_t *masks, uint32_t words) {
     hak_address_pair *pairs = (hak_address_pair *)(void *)masks;
     for (uint32_t i = 0; i < words / 2; i += LEAST_WORDS / 2) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (uint32_t j = 0; j < LEAST_WORDS / 2; j++) pairs[i + j] = (hak_address_pair){0, 0};
     }
 }

@@ -1,11 +1,12 @@
 /* A block is freed, then so many others, then the block again; and the program goes on. Is the second free found before
  * the block has two owners?
  *
- *     double_free_between MOST
+ *     double_free_between MOST LEAST
  *
  * Each of SEEDS processes draws a size, how many blocks are freed in between (0 to BETWEEN_MOST), and what comes after:
  * up to CALLS_MOST calls of malloc and free for that size, at random. Prints how many ended with the block handed out
- * twice; fails if these are more than MOST. */
+ * twice, and how many were stopped before. Fails if the former are more than MOST, or the latter fewer than LEAST: how
+ * soon a block is used again changes the former, too. */
 #include "case.h"
 #include "churn.h"
 
@@ -43,8 +44,8 @@ static void misuse(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-    expect(argc == 2, "usage: %s MOST", argv[0]);
-    unsigned long most = strtoul(argv[1], NULL, 10);
+    expect(argc == 3, "usage: %s MOST LEAST", argv[0]);
+    unsigned long most = strtoul(argv[1], NULL, 10), least = strtoul(argv[2], NULL, 10);
     unsigned twice = 0, found = 0, unnoticed = 0;
     case_bound_time(120);
     case_bound_memory(1024);
@@ -68,5 +69,6 @@ int main(int argc, char **argv) {
     case_print(1, "of %d double frees the block was handed out twice after %u, %u were stopped before, %u unnoticed",
                SEEDS, twice, found, unnoticed);
     expect(twice <= most, "%u are more than %lu", twice, most);
+    expect(found >= least, "%u are fewer than %lu", found, least);
     return 0;
 }

@@ -90,7 +90,8 @@ class Row:
                 is_single = self.threads == 0 and (self.times == 1 and self.kind == "medium" or self.place == "copied")
                 holes = self.mib * 1024 / HOLES_SHARE if self.mib > 128 else 0
                 slabs = LAST_SLABS_KIB + holes if is_single else 0
-                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * self.threads + tables + alone + locked + slabs + beside_kib
+                threads = self.threads + (self.place == "cloned")  # whose own thread nobody drains while it sleeps
+                most = MOST_SHARE * limit + MOST_KIB + THREAD_KIB * threads + tables + alone + locked + slabs + beside_kib
                 found = f"{self}: {resident} KiB resident, {limit} KiB in use, {most:.0f} KiB allowed"
                 if resident <= most:
                     child.kill()
