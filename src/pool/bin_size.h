@@ -35,8 +35,8 @@ enum { HAK_LEAST_SLOTS = 4, HAK_CLASS_MOST_SLOTS = 512 };
 size_t hak_heap_most_slots(uint32_t size_class);
 size_t hak_heap_usual_slots(uint32_t size_class);
 
-/* Slots that a bin keeps after a round (pool/shrink.h). Small blocks that it has lie side by side, mostly: eight of them
- * keep few pages, and a program that goes on taking down misses a quarter as often as with two. */
+/* Slots that a bin keeps after a round (pool/shrink.h). Small blocks that it has lie side by side, mostly: eight of
+ * them keep few pages, and a program that goes on taking down misses a quarter as often as with two. */
 HAK_INLINE size_t hak_heap_shrunk_slots(uint32_t size_class) {
     enum { SMALL_BYTES = 128 };
     return size_class <= SMALL_BYTES / HAK_ALIGNMENT ? 8 : 2;
