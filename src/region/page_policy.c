@@ -213,9 +213,12 @@ static void *first_page(const struct hak_range *range, uint32_t super_slab) {
     return (void *)start_of_super_slab(range, super_slab);
 }
 
-/* Of a SuperSlab without memory, whose first page is the caller's, if huge pages have been worth it. */
+/* If huge pages have been worth it, unless somebody wants them whatever they take. */
+static bool may_ask(void) { return hak_knob(huge_page_mode) == HAK_HUGE_ON || hak_governor_may_ask(); }
+
+/* Of a SuperSlab without memory, whose first page is the caller's. */
 static bool try_huge(struct hak_range *range, uint32_t super_slab) {
-    if (!hak_governor_may_ask() || !ask_for_huge(range, super_slab)) return false;
+    if (!may_ask() || !ask_for_huge(range, super_slab)) return false;
     hak_governor_took(hak_os_touch(first_page(range, super_slab)));
     return true;
 }
@@ -270,7 +273,7 @@ bool hak_page_policy_use_again(struct hak_range *range, uint32_t super_slab) {
 }
 
 bool hak_page_policy_make_huge(struct hak_range *range, uint32_t super_slab) {
-    if (!hak_density_has_contents(range, super_slab) || !hak_governor_may_ask() || !ask_for_huge(range, super_slab) ||
+    if (!hak_density_has_contents(range, super_slab) || !may_ask() || !ask_for_huge(range, super_slab) ||
         !hak_os_purge(first_page(range, super_slab), HAK_SUPER_SLAB_BYTES))
         return false;
     hak_governor_took(hak_os_touch(first_page(range, super_slab)));

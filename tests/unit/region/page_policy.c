@@ -115,6 +115,17 @@ static void slow_huge_pages(void **state) {
     assert_int_equal(count_of(FAKE_HUGE), 2);
 }
 
+/* Who wants them everywhere has them, whatever they take. */
+static void slow_huge_pages_that_are_wanted(void **state) {
+    (void)state;
+    start_growing();
+    hak_atomic_store(&hak_knobs.huge_page_mode, HAK_HUGE_ON, relaxed);
+    fake_os.touch_ms = 1000;
+    grow(100);
+    assert_int_equal(count_of(FAKE_HUGE), 100);
+    assert_int_equal(count_of(FAKE_POPULATE), 0);
+}
+
 /* What is left of a huge page is dirty, and goes back when it is not used; then it is a huge page no more. */
 static void rest_of_a_huge_page(void **state) {
     (void)state;
@@ -617,14 +628,14 @@ static void one_mapping(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(huge_pages_for_dense_growth), cmocka_unit_test(dense_growth_within_a_limit),
           cmocka_unit_test(rest_of_a_huge_page), cmocka_unit_test(many_heaps), cmocka_unit_test(slow_huge_pages),
-          cmocka_unit_test(slow_when_used_again), cmocka_unit_test(holes_break_huge_pages),
-          cmocka_unit_test(no_huge_pages_for_sparse_heaps), cmocka_unit_test(none_when_memory_is_tight),
-          cmocka_unit_test(fault_ahead), cmocka_unit_test(huge_pages_for_what_is_used_again),
-          cmocka_unit_test(slabs_use_it_again), cmocka_unit_test(slabs_leave_something),
-          cmocka_unit_test(half_of_it_is_used_again), cmocka_unit_test(a_run_grows_into_it),
-          cmocka_unit_test(purged_after_it_was_huge), cmocka_unit_test(spans_are_used_again),
-          cmocka_unit_test(none_for_what_is_sparse), cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes),
-          cmocka_unit_test(lazy_purges), cmocka_unit_test(borders_within_the_budget),
-          cmocka_unit_test(large_objects_within_the_budget), cmocka_unit_test(gaps_within_the_budget),
-          cmocka_unit_test(gaps_of_a_child), cmocka_unit_test(gaps_come_and_go), cmocka_unit_test(merging),
-          cmocka_unit_test(one_mapping))
+          cmocka_unit_test(slow_huge_pages_that_are_wanted), cmocka_unit_test(slow_when_used_again),
+          cmocka_unit_test(holes_break_huge_pages), cmocka_unit_test(no_huge_pages_for_sparse_heaps),
+          cmocka_unit_test(none_when_memory_is_tight), cmocka_unit_test(fault_ahead),
+          cmocka_unit_test(huge_pages_for_what_is_used_again), cmocka_unit_test(slabs_use_it_again),
+          cmocka_unit_test(slabs_leave_something), cmocka_unit_test(half_of_it_is_used_again),
+          cmocka_unit_test(a_run_grows_into_it), cmocka_unit_test(purged_after_it_was_huge),
+          cmocka_unit_test(spans_are_used_again), cmocka_unit_test(none_for_what_is_sparse),
+          cmocka_unit_test(refused_when_used_again), cmocka_unit_test(modes), cmocka_unit_test(lazy_purges),
+          cmocka_unit_test(borders_within_the_budget), cmocka_unit_test(large_objects_within_the_budget),
+          cmocka_unit_test(gaps_within_the_budget), cmocka_unit_test(gaps_of_a_child),
+          cmocka_unit_test(gaps_come_and_go), cmocka_unit_test(merging), cmocka_unit_test(one_mapping))
