@@ -196,7 +196,7 @@ HAK_INLINE void *const *look_from(void *const *blocks, void *const *end) {
 }
 
 /* Places for the slabs of a flush, each with the masks that a slab of the class needs. */
-enum { MASK_WORDS = 256, LEAST_WORDS = 16, MOST_PLACES = MASK_WORDS / LEAST_WORDS }; /* on the stack */
+enum { MASK_WORDS = 128, LEAST_WORDS = 8, MOST_PLACES = MASK_WORDS / LEAST_WORDS }; /* on the stack */
 _Static_assert(MOST_PLACES <= 32, "a bit for each place");
 _Static_assert(HAK_SLAB_MAX_WORDS <= 64, "a bit for each word of a slab");
 
@@ -214,16 +214,9 @@ HAK_INLINE void clear_masks(uint64_t *masks, uint32_t words) {
     }
 }
 
-void hak_put_blocks(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
-    const struct hak_size_class *facts = &hak_size_classes[size_class];
-    const uint32_t heap_number = heap == NULL ? HAK_NO_HEAP : heap->number;
-    const struct batch batch = {
-        .heap = heap,
-        .facts = facts,
-        .size_class = size_class,
-        .own_state = heap == NULL ? UINT32_MAX : hak_slab_state(HAK_SLAB_HELD, heap_number),
-        .keeper = hak_heaps_are_many() ? HAK_NO_HEAP : heap_number,
-    };
+static HAK_MISS void put_many(const struct batch *batch, void *const *blocks, uint32_t count) {
+    const struct hak_size_class *facts = batch->facts;
+    const uint32_t size_class = batch->size_class;
     const uintptr_t block_bytes = facts->block_bytes, slab_bytes = facts->block_count * block_bytes;
     const uint64_t reciprocal = facts->reciprocal;
     const uint32_t unit_count = facts->unit_count, words = words_of_place(facts),
@@ -248,7 +241,7 @@ void hak_put_blocks(struct hak_heap *heap, uint32_t size_class, void *const *blo
                 struct hak_slab *slab = hak_put_slab_of(*blocks, size_class, unit_count, &start);
                 __builtin_prefetch(&slab->bits);
                 if (is_open) {
-                    put_gathered(&batch, of, masks);
+                    put_gathered(batch, of, masks);
                 } else {
                     clear_masks(masks, words);
                     open_places |= (uint32_t)1 << place;
@@ -285,5 +278,30 @@ void hak_put_blocks(struct hak_heap *heap, uint32_t size_class, void *const *blo
     }
     of->touched = touched;
     for (uint32_t i = 0; i < opened; i++) /* in the order of the flush: of empty slabs, the last one stays */
-        put_gathered(&batch, &slabs[order[i]], &all_masks[(size_t)order[i] * words]);
+        put_gathered(batch, &slabs[order[i]], &all_masks[(size_t)order[i] * words]);
+}
+
+/* As in the hardened profile, and in a signal handler that has interrupted a slow path. */
+static HAK_MISS void put_one(const struct batch *batch, void *block) {
+    const struct hak_size_class *facts = batch->facts;
+    uintptr_t start, block_bytes = facts->block_bytes;
+    struct hak_slab *slab = hak_put_slab_of(block, batch->size_class, facts->unit_count, &start);
+    uintptr_t offset = (uintptr_t)block - start;
+    uint32_t index = hak_block_index((uint32_t)offset, facts->reciprocal);
+    if (HAK_UNLIKELY(index * block_bytes != offset) || HAK_UNLIKELY(index >= facts->block_count))
+        report_off_grid(block, offset, index < facts->block_count ? index : facts->block_count, block_bytes);
+    put_word(batch, slab, index / 64, (uint64_t)1 << index % 64);
+}
+
+void hak_put_blocks(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count) {
+    const uint32_t number = heap == NULL ? HAK_NO_HEAP : heap->number;
+    const struct batch batch = {
+        .heap = heap,
+        .facts = &hak_size_classes[size_class],
+        .size_class = size_class,
+        .own_state = heap == NULL ? UINT32_MAX : hak_slab_state(HAK_SLAB_HELD, number),
+        .keeper = hak_heaps_are_many() ? HAK_NO_HEAP : number,
+    };
+    if (count == 1) put_one(&batch, blocks[0]);
+    else put_many(&batch, blocks, count);
 }

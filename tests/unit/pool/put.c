@@ -143,6 +143,47 @@ static void off_the_grid_in_any_place(void **state) {
     }
 }
 
+/* Where a slab's blocks don't fill its units. */
+static void behind_the_last_block(void **state) {
+    (void)state;
+    void *blocks[20];
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    for (uint32_t c = 1; c <= HAK_SMALL_CLASS_COUNT; c++) {
+        const struct hak_size_class *facts = &hak_size_classes[c];
+        size_t slab_bytes = (size_t)facts->block_count * facts->block_bytes;
+        if (slab_bytes == facts->unit_count * HAK_UNIT_BYTES) continue;
+        for (uint32_t at = 0; at < 20; at += 9) {
+            uintptr_t start;
+            pool_take(heap, c, blocks, 20);
+            hak_put_slab_of(blocks[at], c, facts->unit_count, &start);
+            blocks[at] = (char *)start + slab_bytes;
+            unit_expect_misuse(pool_catch_put(heap, c, blocks, 20), HAK_MISUSE_INTERIOR_POINTER, "free", blocks[at], 0,
+                               facts->block_bytes);
+        }
+    }
+}
+
+/* Of the second ones the word was claimed for the next refills, or never handed out. */
+static void twice_around_a_claim(void **state) {
+    (void)state;
+    static void *blocks[300];
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(1024);
+    pool_take(heap, c, blocks, 64);
+    hak_pool_put(heap, c, blocks, 10);
+    assert_ptr_equal(pool_take_one(heap, c), blocks[0]);
+    unit_expect_misuse(pool_catch_put(heap, c, blocks + 5, 2), HAK_MISUSE_DOUBLE_FREE, "free", blocks[5], 0, 1024);
+
+    c = hak_size_class_of(64);
+    pool_take(heap, c, blocks, 300);
+    hak_pool_put(heap, c, blocks, 300);
+    hak_heap_flush(heap);
+    assert_ptr_equal(pool_take_one(heap, c), blocks[0]);
+    unit_expect_misuse(pool_catch_put(heap, c, blocks + 200, 2), HAK_MISUSE_DOUBLE_FREE, "free", blocks[200], 0, 64);
+}
+
 /* A batch that holds all blocks of some slabs: the heap keeps one of them, and the others are given up. */
 static void whole_slabs(void **state) {
     (void)state;
@@ -163,4 +204,5 @@ static void whole_slabs(void **state) {
 }
 
 UNIT_MAIN(cmocka_unit_test(any_order), cmocka_unit_test(twice_in_any_place),
-          cmocka_unit_test(off_the_grid_in_any_place), cmocka_unit_test(whole_slabs))
+          cmocka_unit_test(off_the_grid_in_any_place), cmocka_unit_test(behind_the_last_block),
+          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(whole_slabs))
