@@ -511,7 +511,7 @@ def wait_for(child: subprocess.Popen[bytes]) -> int:
 
 
 class GroupWitness:
-    """A process in this one's group that takes no signal of ENDS: what it has pending the whole group was sent, the
+    """A process in this one's group that takes no signal: what it has pending the whole group was sent, the
     command too. `timeout` signals its child and then its group, and a shell that ends signals groups only. Who sent a
     signal (si_pid) doesn't tell: a script may ask hakmem's process alone, from the same group."""
 
@@ -527,7 +527,8 @@ class GroupWitness:
         reads, self.other_end = os.pipe2(os.O_CLOEXEC)
         actions = [(os.POSIX_SPAWN_DUP2, reads, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         try:
-            self.pid = os.posix_spawnp("cat", ["cat"], {}, file_actions=actions, setsigmask=ENDS, setsigdef=ENDS)
+            blocked = signal.valid_signals()  # Ctrl-C is for the command, too
+            self.pid = os.posix_spawnp("cat", ["cat"], {}, file_actions=actions, setsigmask=blocked, setsigdef=ENDS)
         except OSError:  # no processes left, or a sandbox: then nobody tells, and each signal is passed on
             self.pid = 0
         finally:

@@ -608,6 +608,7 @@ def test_who_is_asked_to_end_asks_the_command(number: signal.Signals) -> None:
 COUNTS = """
 import os, signal, sys, time
 seen = []
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, lambda received, _: seen.append(received))
 print("ready", flush=True)
@@ -632,8 +633,14 @@ def _as_timeout(pid: int, number: int) -> None:
     os.killpg(pid, number)
 
 
+def _after_ctrl_c(pid: int, number: int) -> None:
+    os.killpg(pid, signal.SIGINT)
+    time.sleep(0.1)
+    os.killpg(pid, number)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("send", [os.kill, _to_group, _as_timeout])
+@pytest.mark.parametrize("send", [os.kill, _to_group, _as_timeout, _after_ctrl_c])
 def test_the_command_is_asked_once(number: signal.Signals, send: Callable[[int, int], None]) -> None:
     """By whom it may be: one process is signalled, or the group that the command is in, too."""
     words = [sys.executable, "-c", ATTENDS]
