@@ -104,7 +104,6 @@ HAK_INLINE void put_gathered(const struct batch *batch, const struct gathered *o
         return;
     }
     /* Ours, and nobody else can change that. */
-    HAK_ATOMIC(uint64_t) *bits = slab->bits;
     uint64_t touched = of->touched, claimed = hak_owned_get(&slab->claimed);
     uint32_t claimed_word = hak_owned_get(&slab->claimed_word), tail_word = hak_owned_get(&slab->tail_word),
              last_word = (batch->facts->block_count - 1) / 64;
@@ -115,7 +114,7 @@ HAK_INLINE void put_gathered(const struct batch *batch, const struct gathered *o
         uint64_t mask = masks[index];
         touched &= touched - 1;
         masks[index] = 0;
-        uint64_t word = hak_atomic_fetch_or(&bits[index], mask, seq_cst); /* as hak_slab_set_bits */
+        uint64_t word = hak_slab_set_bits(slab, index, mask);
         if (index == claimed_word) word |= claimed;
         else if (HAK_UNLIKELY(index >= tail_word)) word = UINT64_MAX; /* none of them was handed out */
         if (HAK_UNLIKELY((word & mask) != 0))
@@ -123,7 +122,7 @@ HAK_INLINE void put_gathered(const struct batch *batch, const struct gathered *o
         word |= mask;
         is_complete |= word == (index == last_word ? hak_slab_word_mask(batch->facts->block_count, index) : UINT64_MAX);
     } while (touched != 0);
-    if (HAK_UNLIKELY(is_complete)) retire_if_empty(batch, slab, bits, batch->own_state);
+    if (HAK_UNLIKELY(is_complete)) retire_if_empty(batch, slab, slab->bits, batch->own_state);
 }
 
 /* ---- Gathering --------------------------------------------------------------------------------------------------- */
