@@ -227,22 +227,24 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
     )
 
 
+def _of_threads(pid: int, file: str) -> list[str]:
+    """What a file of each thread says."""
+    texts = []
+    for path in sorted(Path(f"/proc/{pid}/task").glob(f"*/{file}")):
+        with contextlib.suppress(OSError):  # it has ended
+            texts.append(path.read_text(errors="replace"))
+    return texts
+
+
 def _has_thread(pid: int) -> bool:
     """One of hakmem's."""
-    names = []
-    for file in Path(f"/proc/{pid}/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has ended
-            names.append(file.read_text(errors="replace").strip())
-    return any(name in ("hakmem", THREAD) for name in names)
+    return any(name.strip() in ("hakmem", THREAD) for name in _of_threads(pid, "comm"))
 
 
 def _switches(pid: int) -> list[str]:
     """How often each thread was given a processor, or gave it back: a number that stays while all of them sleep."""
-    texts = []
-    for file in sorted(Path(f"/proc/{pid}/task").glob("*/status")):
-        with contextlib.suppress(OSError):  # it has ended
-            texts.append(file.read_text(errors="replace"))
-    return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", "".join(texts), re.MULTILINE)
+    texts = "".join(_of_threads(pid, "status"))
+    return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", texts, re.MULTILINE)
 
 
 def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:

@@ -541,23 +541,24 @@ class GroupWitness:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
-    def _has_pending(self, number: int) -> bool:
+    def _pending(self) -> set[int]:
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
-            return False
-        pending = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
-        return pending is not None and int(pending[1], 16) >> (number - 1) & 1 != 0
+            return set()
+        found = re.search(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        bits = int(found[1], 16) if found else 0
+        return {number for number in ENDS if bits >> (number - 1) & 1}
 
     def saw(self, number: int) -> bool:
-        """True when the signal that came just now was sent to the group. A second one may come while this one waits,
-        and be looked at meanwhile."""
+        """True when the signal that came just now was sent to the group. Another one may come while this one is looked
+        at, and be looked at meanwhile: it finds what was seen, before the witness is replaced."""
         came = time.monotonic()
         while not self._saw_lately(number):
-            if self._has_pending(number):  # the next one needs a witness that has none pending
+            if number in (pending := self._pending()):
+                self.seen |= dict.fromkeys(pending, time.monotonic())
                 self.stop()
-                self._start()
-                self.seen[number] = time.monotonic()
+                self._start()  # the next signal needs a witness that has none pending
             elif time.monotonic() - came > self.SETTLE_S:
                 return False
             else:
@@ -574,7 +575,6 @@ def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], N
     he has asked the child himself, with the whole group. What this process ignores (under nohup, say) the child
     ignores, too."""
     children: list[subprocess.Popen[bytes]] = []
-    own = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
     witness = GroupWitness()
 
     def has_it(child: subprocess.Popen[bytes], number: int) -> bool:
@@ -596,6 +596,7 @@ def passed_on(came: list[int]) -> Iterator[Callable[[subprocess.Popen[bytes]], N
             if number in ENDS:
                 child.send_signal(number)
 
+    own = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in own}
     try:
         yield name

@@ -57,9 +57,9 @@ HAK_HIT void *hak_calloc(size_t count, size_t size) {
 }
 
 /* To a block that has been made. */
-HAK_INLINE void *move_to(void *moved, const struct hak_place *place, size_t size) {
-    memcpy(moved, (void *)place->start, size < place->bytes ? size : place->bytes);
-    hak_front_free((void *)place->start, HAK_FROM_MALLOC);
+HAK_INLINE void *move_to(void *moved, void *block, size_t room, size_t size) {
+    memcpy(moved, block, size < room ? size : room);
+    hak_front_free(block, HAK_FROM_MALLOC);
     return moved;
 }
 
@@ -67,7 +67,7 @@ static HAK_MISS void *move_missed(const struct hak_place *place, size_t size, co
     HAK_WALKABLE();
     int saved_errno = errno;
     void *moved = hak_front_alloc_miss(size, caller);
-    if (moved != NULL) return move_to(moved, place, size);
+    if (moved != NULL) return move_to(moved, (void *)place->start, place->bytes, size);
     moved = hak_front_stay(place, size, caller);
     if (moved != NULL) errno = saved_errno;
     return moved;
@@ -76,7 +76,8 @@ static HAK_MISS void *move_missed(const struct hak_place *place, size_t size, co
 static void *move_block(const struct hak_place *place, size_t size, const void *caller) {
     HAK_WALKABLE();
     void *moved = hak_front_take(size, HAK_FROM_MALLOC);
-    return HAK_LIKELY(moved != NULL) ? move_to(moved, place, size) : move_missed(place, size, caller);
+    return HAK_LIKELY(moved != NULL) ? move_to(moved, (void *)place->start, place->bytes, size)
+                                     : move_missed(place, size, caller);
 }
 
 static HAK_MISS void *resize_large(const struct hak_place *place, size_t size, const void *caller) {
@@ -122,10 +123,7 @@ static HAK_MISS void *move_small_missed(void *block, size_t size, uint32_t size_
 static HAK_MISS void *move_small(void *block, size_t size, uint32_t size_class) {
     void *moved = hak_front_take(size, HAK_FROM_MALLOC);
     if (HAK_UNLIKELY(moved == NULL)) return move_small_missed(block, size, size_class);
-    size_t room = hak_usable_bytes(size_class);
-    memcpy(moved, block, size < room ? size : room);
-    if (HAK_UNLIKELY(!hak_front_put(&hak_thread_heap->bins[size_class], block))) hak_front_free_miss(block);
-    return moved;
+    return move_to(moved, block, hak_usable_bytes(size_class), size);
 }
 
 void *hak_realloc(void *block, size_t size) {

@@ -208,7 +208,7 @@ HAK_INLINE uint32_t words_of_place(const struct hak_size_class *facts) {
 HAK_INLINE void clear_masks(uint64_t *masks, uint32_t words) {
     hak_address_pair *pairs = (hak_address_pair *)(void *)masks;
     for (uint32_t i = 0; i < words / 2; i += LEAST_WORDS / 2) {
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (uint32_t j = 0; j < LEAST_WORDS / 2; j++) pairs[i + j] = (hak_address_pair){0, 0};
     }
 }

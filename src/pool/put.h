@@ -11,9 +11,9 @@
 #include "pool/heap.h"
 #include "region/region.h"
 
-/* Frees `count` blocks of a class, which are nobody's else: pool/pool.h counts them and has the rest of the duties. The
- * caller ends the program for a block that is free already, that begins between blocks, or that is of no slab of the
- * class. Freed blocks are not touched. For who has `heap`; NULL: a thread without one. */
+/* Frees `count` blocks of a class, which nobody else has; hak_pool_put counts them. A block that is free
+ * already, that begins between blocks, or that is of no slab of the class is misuse of free. Freed blocks are not
+ * touched. For who has `heap`; NULL: a thread without one. */
 void hak_put_blocks(struct hak_heap *heap, uint32_t size_class, void *const *blocks, uint32_t count);
 
 /* The record of the slab of a block that is said to be of the class, whose slabs have `unit_count` units; and where the

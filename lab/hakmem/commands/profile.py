@@ -158,7 +158,8 @@ def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended,
     written = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*{ending}"))
     if not written and command.came:
         early = InterruptedEarly(f"interrupted: {words[0]} {command.how} before it could write a profile")
-        early.exit_status = command.exit_status if command.status < 0 else early.exit_status
+        if command.status < 0:
+            early.exit_status = command.exit_status
         raise early
     if not written:
         late = f"a process that it left behind writes {prefix}.PID{ending} when it ends"

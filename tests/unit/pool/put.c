@@ -184,6 +184,23 @@ static void twice_around_a_claim(void **state) {
     unit_expect_misuse(pool_catch_put(heap, c, blocks + 200, 2), HAK_MISUSE_DOUBLE_FREE, "free", blocks[200], 0, 64);
 }
 
+/* The second one comes when the slab is gone: others of the batch have emptied it, and it was the pool's. */
+static void twice_after_the_slab(void **state) {
+    (void)state;
+    static void *blocks[MOST_BLOCKS];
+    pool_start(SIZE_MAX);
+    struct hak_heap *heap = hak_heap_acquire(), *other = hak_heap_acquire();
+    uint32_t c = hak_size_class_of(400), count = hak_size_classes[c].block_count;
+    assert_in_range(count, 65, 192);
+    pool_take(heap, c, blocks, count);
+    qsort(blocks, count, sizeof *blocks, compare);
+    hak_pool_put(heap, c, blocks + 64, count - 64);
+    hak_heap_give_up_slabs(heap);
+    blocks[64] = blocks[count - 1];
+    unit_expect_misuse(pool_catch_put(other, c, blocks, 65), HAK_MISUSE_DOUBLE_FREE, "free", blocks[64], 0,
+                       hak_size_classes[c].block_bytes);
+}
+
 /* A batch that holds all blocks of some slabs: the heap keeps one of them, and the others are given up. */
 static void whole_slabs(void **state) {
     (void)state;
@@ -205,4 +222,4 @@ static void whole_slabs(void **state) {
 
 UNIT_MAIN(cmocka_unit_test(any_order), cmocka_unit_test(twice_in_any_place),
           cmocka_unit_test(off_the_grid_in_any_place), cmocka_unit_test(behind_the_last_block),
-          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(whole_slabs))
+          cmocka_unit_test(twice_around_a_claim), cmocka_unit_test(twice_after_the_slab), cmocka_unit_test(whole_slabs))
