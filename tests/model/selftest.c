@@ -770,6 +770,17 @@ __attribute__((no_sanitize("thread"))) static void misbehave(void) {
 
 MODEL_HARNESS(not_deterministic, reset, NULL, misbehave, misbehave);
 
+/* Setup is thread 0's, whichever thread ended the last execution. */
+static unsigned setup_thread;
+
+static void note_thread(void) {
+    reset();
+    setup_thread = model_thread();
+}
+static void setup_was_first(void) { model_assert(setup_thread == 0, "setup is thread 0's"); }
+
+MODEL_HARNESS(setup_in_first_thread, note_thread, setup_was_first, add_one, add_one);
+
 static int mine;
 
 static void reset_mine(void) {
