@@ -325,8 +325,8 @@ class Profile:
     program: str
     classes: tuple[Counted, ...]  # by size of block
     began: Amount = Amount()  # live when the profile was last switched on, and not sampled
-    peak_s: float = 0  # when the heap was largest
-    peak_rise: float = 1  # that it took to it, since its sizes were counted last
+    peak_s: float = 0  # when its sizes were counted last
+    most: Amount = Amount()  # as high as any look has found the heap; its blocks are those of the last count
     peak_missed_bytes: float = 0  # that may have come and gone at the peak, of any size, since then
     strangers: tuple[str, ...] = ()  # modules that are other files here than those that ran
     without_python: str = ""  # why a Python program has no functions of Python; empty: it has, or is none
@@ -366,9 +366,8 @@ class Profile:
 
     @property
     def counted(self) -> Counted:
-        """Of all sizes. The peak is as high as any look has found the heap; its blocks are those of the last note."""
-        found = sum(self.classes, Counted(0))
-        return replace(found, peak=replace(found.peak.times(self.peak_rise), count=found.peak.count))
+        """Of all sizes."""
+        return replace(sum(self.classes, Counted(0)), peak=self.most)
 
     @property
     def nameless(self) -> list[str]:
@@ -406,6 +405,7 @@ def parse(text: str, name: str, root: str = "") -> Profile:
     head = {words[0]: words[1:] for words in (line.split() for line in lines[1:end]) if words[0] not in RECORDS}
     classes, began = _classes(head, [line.split()[1:] for line in lines[1:end] if line.startswith("class ")])
     most, noted = int(head["most_bytes"][0]), int(head["noted_bytes"][0])
+    peak = sum(classes, Counted(0)).peak
     mappings = [mapping for mapping in map(Mapping.parse, lines[end + 1 :]) if mapping]
     ids = dict(line.split()[1:] for line in lines[1:end] if line.startswith("build_id "))
     known = {mapping.path: ids[start] for mapping in mappings if (start := f"{mapping.start:x}") in ids}
@@ -429,7 +429,7 @@ def parse(text: str, name: str, root: str = "") -> Profile:
         strangers=tuple(sorted(symbols.strangers)),
         without_python=" ".join(head.get("without_python", [])),
         program=next((mapping.module for mapping in mappings if mapping.path), name),  # it lies lowest
-        peak_rise=max(most / noted, 1) if noted > 0 else 1,
+        most=replace(peak.times(max(most / noted, 1) if noted > 0 else 1), count=peak.count),
         peak_missed_bytes=max(most - noted, 0) + max(most / LOOKS, LEAST_LOOK_BYTES),
         classes=classes,
         began=began,
@@ -574,6 +574,8 @@ def difference(before: Profile, after: Profile) -> Profile:
         tuple(Site(frames, figures) for frames, figures in sites.items()),
         after.program,
         _less(after.classes, before.classes, same),
+        most=after.most.minus(before.most),
+        peak_missed_bytes=math.hypot(before.peak_missed_bytes, after.peak_missed_bytes),
         strangers=tuple(sorted({*before.strangers, *after.strangers})),
         without_python=after.without_python or before.without_python,
         is_difference=True,

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import html as escapes
 import json
+import math
 import os
 import re
 import shutil
@@ -294,6 +295,21 @@ def test_the_peak_is_told_with_what_it_may_have_missed() -> None:
     assert read.peak.error > read.counted.peak.error
     assert profile.plain(read)["counted"]["at_the_peak"]["bytes_error"] == round(read.peak.error)  # type: ignore[index]
     assert flame.said(read.peak) in text(read)
+
+
+def test_the_peak_of_a_difference_is_that_of_the_two_peaks() -> None:
+    """The second heap rose by a fifth after its sizes were counted."""
+    grown = TEXT.replace("large 0 0 0 0\n", "large 0 0 0 1048576\n")
+    grown = grown.replace("class 80 ", "class 0 0 0 1 0 0 0 0 0 0 0 0\nclass 80 ")
+    grown = grown.replace("most_bytes 1520\nnoted_bytes 1520", "most_bytes 1260000\nnoted_bytes 1050000")
+    before, after = profile.parse(TEXT, "a"), profile.parse(grown, "b")
+    found, smaller = profile.difference(before, after), profile.difference(after, before)
+    assert found.peak.bytes == pytest.approx(after.peak.bytes - before.peak.bytes) and found.peak.bytes > 1 << 20
+    assert smaller.peak.bytes == -found.peak.bytes and found.peak.count == 1
+    assert found.peak.error == smaller.peak.error == pytest.approx(math.hypot(before.peak.error, after.peak.error))
+    told = profile.plain(found)["counted"]["at_the_peak"]  # type: ignore[index]
+    assert told == {"blocks": 1, "bytes": round(found.peak.bytes), "bytes_error": round(found.peak.error)}
+    assert f"at the peak {flame.said(found.peak)}, in all" in text(found)
 
 
 def test_the_error_of_a_difference_is_that_of_what_has_changed() -> None:
