@@ -194,24 +194,27 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
     try:
         with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
             places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
-            if not any([_replace(memory, place, NO_WISH, WISHED) for place in places]):
+            if not _wish(memory, places):
                 raise AskError(f"{who}: {FEW}: {NONE_UNASKED}")
             said, look_at, switches = False, time.monotonic() + SOON_S, _switches(pid)
-            while time.monotonic() < deadline and not sleeps:
-                channel = find_channel(pid)
-                if channel is not None:
-                    return channel
-                if look_at <= time.monotonic():
-                    before, switches = switches, _switches(pid)
-                    sleeps = not waits and switches == before and not _has_thread(pid)  # which looks later
-                    if not said and not sleeps:
-                        reason = f"{who}: {FEW}, or it wraps malloc"
-                        say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
-                        said = True
-                    look_at = time.monotonic() + SOON_S
-                time.sleep(0.01)
-            for place in places:
-                _replace(memory, place, WISHED, NO_WISH)
+            try:
+                while time.monotonic() < deadline and not sleeps:
+                    channel = find_channel(pid)
+                    if channel is not None:
+                        return channel
+                    if look_at <= time.monotonic():
+                        before, switches = switches, _switches(pid)
+                        sleeps = not waits and switches == before and not _has_thread(pid)  # which looks later
+                        if not said and not sleeps:
+                            reason = f"{who}: {FEW}, or it wraps malloc"
+                            say(f"{reason}: waiting until it asks for memory that its cache doesn't have")
+                            said = True
+                        look_at = time.monotonic() + SOON_S
+                    time.sleep(0.01)
+                    _wish(memory, places)  # another who waits may have taken it back
+            finally:
+                for place in places:
+                    _replace(memory, place, WISHED, NO_WISH)
     except PermissionError:
         raise AskError(
             f"{who}: {FEW}, and it can't be made to start a thread of hakmem's by you: {NONE_UNASKED}"
@@ -245,6 +248,11 @@ def _switches(pid: int) -> list[str]:
     """How often each thread was given a processor, or gave it back: a number that stays while all of them sleep."""
     texts = "".join(_of_threads(pid, "status"))
     return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", texts, re.MULTILINE)
+
+
+def _wish(memory: BinaryIO, places: list[int]) -> bool:
+    """Whether it is wished for now, by whomever."""
+    return any([_replace(memory, place, NO_WISH, WISHED) or _read(memory, place, 8) == WISHED for place in places])
 
 
 def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:

@@ -597,9 +597,53 @@ def test_one_thread_that_sleeps(capsys: pytest.CaptureFixture[str]) -> None:
         assert (
             "asked for none that its cache doesn't have: hakmem has no thread in it; started with HAKMEM_CTL=1" in error
         )
-        with open(f"/proc/{child.pid}/mem", "rb", buffering=0) as memory:
-            places = [place for base in ctl.library_bases(child.pid) if (place := ctl._wish_place(memory, base))]
-            assert [ctl._read(memory, place, 8) for place in places] == [ctl.NO_WISH]
+        assert wishes(child.pid) == [ctl.NO_WISH]
+
+
+def wishes(pid: int) -> list[bytes]:
+    """The words in its memory that a control thread is wished for by."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        places = [place for base in ctl.library_bases(pid) if (place := ctl._wish_place(memory, base))]
+        return [ctl._read(memory, place, 8) for place in places]
+
+
+def test_all_who_ask_one_thread_at_once_are_answered() -> None:
+    """Also those who wait on when another gives up."""
+    answers: list[str] = []
+    waiting: list[str] = []
+
+    def ask(timeout_s: float) -> None:
+        try:
+            answers.append(ctl.ask(child.pid, "stats", timeout_s, waiting.append))
+        except LabError as error:
+            answers.append(str(error))
+
+    with running(f"{WAIT}{ALLOCATES}") as child:
+        assert child.stdin and child.stdout
+        threads = [threading.Thread(target=ask, args=(timeout_s,)) for timeout_s in (600, 600, 1)]
+        for thread in threads:
+            thread.start()
+        threads[2].join()
+        assert len(waiting) == 3 and len(answers) == 1 and "it asked for none" in answers[0], answers
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "ready\n"
+        for thread in threads:
+            thread.join()
+        assert [answer.partition(" ")[0] for answer in answers[1:]] == ["hakmem"] * 2, answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_interrupted_takes_the_wish_back(number: signal.Signals) -> None:
+    with running() as child:
+        words = [sys.executable, "-m", "hakmem", "ctl", "--timeout", "600", str(child.pid), "stats"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as asks:
+            while wishes(child.pid) != [ctl.WISHED]:
+                assert asks.poll() is None
+                time.sleep(0.01)
+            asks.send_signal(number)
+            assert asks.wait(600) == 130
+        assert wishes(child.pid) == [ctl.NO_WISH]
 
 
 def test_a_process_that_sleeps_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
