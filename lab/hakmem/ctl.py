@@ -211,7 +211,8 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
                             said = True
                         look_at = time.monotonic() + SOON_S
                     time.sleep(0.01)
-                    _wish(memory, places)  # another who waits may have taken it back
+                    if not _wish(memory, places):  # again: another who waits may have taken it back
+                        raise ProcessLookupError
             finally:
                 for place in places:
                     _replace(memory, place, WISHED, NO_WISH)

@@ -633,6 +633,18 @@ def test_all_who_ask_one_thread_at_once_are_answered() -> None:
         assert [answer.partition(" ")[0] for answer in answers[1:]] == ["hakmem"] * 2, answers
 
 
+def test_who_waits_is_told_that_the_process_has_ended() -> None:
+    def ends(_: str) -> None:
+        child.kill()
+        child.wait()
+
+    with running() as child:
+        began = time.monotonic()
+        with pytest.raises(LabError, match="ended before it answered"):
+            ctl.ask(child.pid, "stats", 10, ends)
+        assert time.monotonic() - began < 9
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_interrupted_takes_the_wish_back(number: signal.Signals) -> None:
     with running() as child:
