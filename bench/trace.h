@@ -54,7 +54,11 @@ enum trace_kind {
 };
 
 /* Why a trace ends before the program did. */
-enum trace_flag { TRACE_FULL = 1 /* the file reached its limit */ };
+enum trace_flag {
+    TRACE_FULL = 1,      /* the file reached its limit, or, together with one of these: */
+    TRACE_FILE_SIZE = 2, /* the process may write no larger file (RLIMIT_FSIZE) */
+    TRACE_NO_ROOM = 4,   /* the disk had no more room */
+};
 
 /* Fills a chunk. The recorder changes counts and flags as it goes; whoever completes the file adds the checksum. */
 struct trace_header {

@@ -25,7 +25,7 @@ MAGIC = b"haktrace"
 XZ = b"\xfd7zXZ"
 VERSION = 1
 CHUNK_BYTES = 4096
-FULL = 1  # of the header's flags
+FULL, FILE_SIZE, NO_ROOM = 1, 2, 4  # of the header's flags
 HEADER = struct.Struct("<8sIIIIII")  # magic, checksum, version, pid, flags, chunks, threads
 CHUNK = struct.Struct("<IIQHH")  # checksum, thread, ticket, bytes, events
 PAYLOAD_BYTES = CHUNK_BYTES - CHUNK.size
@@ -70,10 +70,14 @@ class Chunk(NamedTuple):
 @dataclass(frozen=True)
 class Trace:
     pid: int
-    is_full: bool  # the file reached its limit, and the recording ended there
+    flags: int  # why the recording ended before the program did: bench/trace.h
     thread_count: int
     command: tuple[str, ...]
     chunks: tuple[Chunk, ...]
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.flags & FULL)
 
     @property
     def event_count(self) -> int:
@@ -188,7 +192,7 @@ def parse(data: bytes, name: str) -> Trace:
         if checksum != _checksum(chunk[4:]) or thread >= thread_count or length > PAYLOAD_BYTES:
             raise TraceError(f"{name}: damaged: chunk {start // CHUNK_BYTES} does not have its checksum")
         chunks.append(Chunk(thread, ticket, event_count, chunk[CHUNK.size : CHUNK.size + length]))
-    return Trace(pid, bool(flags & FULL), thread_count, tuple(command), tuple(chunks))
+    return Trace(pid, flags, thread_count, tuple(command), tuple(chunks))
 
 
 # ---- Writing --------------------------------------------------------------------------------------------------------
@@ -213,12 +217,12 @@ class Writer:
             writer.turn(self.ticket)
         writer.event(kind, name, operand)
 
-    def finish(self, *, pid: int = 0, is_full: bool = False, thread_count: int, command: Iterable[str] = ()) -> bytes:
+    def finish(self, *, pid: int = 0, flags: int = 0, thread_count: int, command: Iterable[str] = ()) -> bytes:
         for writer in self.threads.values():
             writer.close()
         words = b"".join(word.encode() + b"\0" for word in command)[: CHUNK_BYTES - HEADER.size - 1]
         chunk_count = len(self.chunks) // CHUNK_BYTES
-        header = HEADER.pack(MAGIC, 0, VERSION, pid, FULL * is_full, chunk_count, thread_count) + words
+        header = HEADER.pack(MAGIC, 0, VERSION, pid, flags, chunk_count, thread_count) + words
         rest = header.ljust(CHUNK_BYTES, b"\0")[12:]
         return MAGIC + _checksum(rest).to_bytes(4, "little") + rest + self.chunks
 
@@ -301,7 +305,7 @@ def pack(trace: Trace) -> bytes:
     writer = Writer()
     for event in numbered(trace):
         writer.event(*event)
-    return writer.finish(pid=trace.pid, is_full=trace.is_full, thread_count=trace.thread_count, command=trace.command)
+    return writer.finish(pid=trace.pid, flags=trace.flags, thread_count=trace.thread_count, command=trace.command)
 
 
 def compress(data: bytes) -> bytes:

@@ -40,6 +40,7 @@ struct session {
     _Atomic uint32_t state;
     uint32_t number; /* tells threads of this session from copies that a fork left */
     uint32_t chunk_capacity;
+    uint32_t capacity_flags; /* of the header, when all chunks are filled */
     struct trace_header *header;
     struct trace_chunk *chunks;
     _Atomic uint64_t turn; /* ticket << THREAD_BITS | thread of the latest turn */
@@ -108,8 +109,9 @@ static void read_command(struct trace_header *header) {
     }
 }
 
-/* The disk space of a stretch of chunks, the first with the header, asked for before they are written: a full disk is an error here, not a SIGBUS
- * in the program. One that has left its root or its user since the file was made goes on without. Returns the error. */
+/* The disk space of a stretch of chunks, the first with the header, asked for before they are written: a full disk is
+ * an error here, not a SIGBUS in the program. One that has left its root or its user since the file was made goes on
+ * without. Returns the error. */
 static int reserve(uint32_t index) {
     int before = errno;
     int file = open(session->path, O_RDWR | O_CLOEXEC);
@@ -147,8 +149,10 @@ static void *map_and_reserve(int file, uint64_t bytes) {
 static bool map_file(void) {
     struct rlimit file_size;
     uint64_t bytes = settings.limit_bytes;
+    session->capacity_flags = TRACE_FULL;
     if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur < bytes) {
         bytes = file_size.rlim_cur;
+        session->capacity_flags = TRACE_FULL | TRACE_FILE_SIZE;
     }
     int file = -1;
     for (unsigned n = 0; file < 0 && (n == 0 || errno == EEXIST); n++) {
@@ -220,8 +224,8 @@ __attribute__((constructor)) static void begin_with_the_program(void) {
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 /* Ends the recording of all threads. */
-static void end(void) {
-    atomic_store_explicit(&session->header->flags, TRACE_FULL, memory_order_relaxed);
+static void end(uint32_t flags) {
+    atomic_store_explicit(&session->header->flags, flags, memory_order_relaxed);
     atomic_store_explicit(&session->state, SILENT, memory_order_relaxed);
 }
 
@@ -232,8 +236,9 @@ static bool open_chunk(void) {
     _Atomic uint32_t *count = &session->header->chunk_count;
     uint32_t index = atomic_load_explicit(count, memory_order_relaxed);
     do {
-        if (index >= session->chunk_capacity || (index % RESERVED_COUNT == 0 && reserve(index) != 0)) {
-            end();
+        bool is_full = index >= session->chunk_capacity;
+        if (is_full || (index % RESERVED_COUNT == 0 && reserve(index) != 0)) {
+            end(is_full ? session->capacity_flags : TRACE_FULL | TRACE_NO_ROOM);
             return false;
         }
     } while (

@@ -234,6 +234,33 @@ def test_a_limit_that_was_reached_is_told(program: Path, tmp_path: Path) -> None
     assert trace.read(tmp_path / "small.trace.xz").is_full
 
 
+def test_the_limit_of_a_file_s_size_is_told(program: Path, tmp_path: Path) -> None:
+    shell = ["sh", "-c", 'ulimit -f 256; exec "$0" many_blocks', str(program)]
+    done = subprocess.run([*RECORD, "-o", "x.trace.xz", "--", *shell], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.endswith("hakmem: x.trace.xz: reached the limit of a file's size; `ulimit -f` allows more\n")
+    assert trace.read(tmp_path / "x.trace.xz").is_full
+
+
+def test_a_disk_that_becomes_full_is_told(program: Path, tmp_path: Path) -> None:
+    """It has room for the first stretch of the file."""
+    source = """
+#include <errno.h>
+#include <fcntl.h>
+int posix_fallocate(int file, off_t start, off_t bytes) {
+    (void)file, (void)bytes;
+    return start == 0 ? 0 : ENOSPC;
+}
+"""
+    disk = compile_c(tmp_path / "disk.so", source, "-shared", "-fPIC")
+    words = [*RECORD, "-o", "x.trace.xz", "--", str(program), "many_blocks"]
+    environment = {**os.environ, "LD_PRELOAD": str(disk)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.endswith("hakmem: x.trace.xz: ends where the disk had no more room\n"), done.stderr
+    assert trace.read(tmp_path / "x.trace.xz").is_full
+
+
 def test_ctrl_c_ends_the_command_and_not_its_trace(tmp_path: Path) -> None:
     words = [*RECORD, "-o", "x.trace", "--", "sleep", "600"]
     child = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hakmem import arguments, files
 from hakmem.finite import byte_range
+
+if TYPE_CHECKING:
+    from hakmem.trace import Trace
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -48,5 +52,15 @@ def command(output: Path | None, limit: int, children: bool, words: tuple[str, .
         size = amount(path.stat().st_size, "B")
         print(f"hakmem: {path}: {trace.event_count:,} events of {threads}, {size}", file=sys.stderr)
         if trace.is_full:
-            print(f"hakmem: {path}: reached its limit; --limit allows more than {amount(limit, 'B')}", file=sys.stderr)
+            print(f"hakmem: {path}: {_why_full(trace, amount(limit, 'B'))}", file=sys.stderr)
     return done.exit_status
+
+
+def _why_full(trace: Trace, limit: str) -> str:
+    from hakmem.trace import FILE_SIZE, NO_ROOM
+
+    if trace.flags & NO_ROOM:
+        return "ends where the disk had no more room"
+    if trace.flags & FILE_SIZE:
+        return "reached the limit of a file's size; `ulimit -f` allows more"
+    return f"reached its limit; --limit allows more than {limit}"
