@@ -118,7 +118,10 @@ static int reserve(uint32_t index) {
     uint32_t left = session->chunk_capacity - index;
     off_t start = index == 0 ? 0 : (off_t)(index + 1) * TRACE_CHUNK_BYTES;
     off_t end = (off_t)(index + 1 + (left < RESERVED_COUNT ? left : RESERVED_COUNT)) * TRACE_CHUNK_BYTES;
-    int error = file < 0 ? 0 : posix_fallocate(file, start, end - start);
+    int error = 0;
+    do {
+        error = file < 0 ? 0 : posix_fallocate(file, start, end - start);
+    } while (error == EINTR);
     if (file >= 0) {
         close(file);
     }

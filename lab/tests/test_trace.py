@@ -244,21 +244,32 @@ def test_the_limit_of_a_file_s_size_is_told(program: Path, tmp_path: Path) -> No
 
 def test_a_disk_that_becomes_full_is_told(program: Path, tmp_path: Path) -> None:
     """It has room for the first stretch of the file."""
-    source = """
-#include <errno.h>
-#include <fcntl.h>
-int posix_fallocate(int file, off_t start, off_t bytes) {
-    (void)file, (void)bytes;
-    return start == 0 ? 0 : ENOSPC;
-}
-"""
-    disk = compile_c(tmp_path / "disk.so", source, "-shared", "-fPIC")
-    words = [*RECORD, "-o", "x.trace.xz", "--", str(program), "many_blocks"]
-    environment = {**os.environ, "LD_PRELOAD": str(disk)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    done = record_on_disk("start == 0 ? 0 : ENOSPC", program, tmp_path)
     assert done.returncode == 0
     assert done.stderr.endswith("hakmem: x.trace.xz: ends where the disk had no more room\n"), done.stderr
     assert trace.read(tmp_path / "x.trace.xz").is_full
+
+
+def test_a_signal_does_not_end_a_recording(program: Path, tmp_path: Path) -> None:
+    done = record_on_disk("calls++ % 2 == 0 ? EINTR : 0", program, tmp_path)
+    assert done.returncode == 0 and not trace.read(tmp_path / "x.trace.xz").is_full, done.stderr
+
+
+def record_on_disk(answer: str, program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The disk's answer when it is asked for room."""
+    source = f"""
+#include <errno.h>
+#include <fcntl.h>
+int posix_fallocate(int file, off_t start, off_t bytes) {{
+    static int calls;
+    (void)file, (void)start, (void)bytes, (void)calls;
+    return {answer};
+}}
+"""
+    disk = compile_c(folder / "disk.so", source, "-shared", "-fPIC")
+    words = [*RECORD, "-o", "x.trace.xz", "--", str(program), "many_blocks"]
+    environment = {**os.environ, "LD_PRELOAD": str(disk)}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, cwd=folder)
 
 
 def test_ctrl_c_ends_the_command_and_not_its_trace(tmp_path: Path) -> None:
