@@ -31,7 +31,7 @@ OF_ANOTHER = ": made for another program"  # than the one that is asked, which i
 def _said(library: Path, settings: Mapping[str, str]) -> str:
     """What the library prints when a program starts: launch without arguments, which only says how it is used."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    environment = {**others, **settings, f"{PREFIX}HELP": "1", "LD_PRELOAD": str(linked(library))}
+    environment = {**others, f"{PREFIX}HELP": "1", **settings, "LD_PRELOAD": str(linked(library))}
     done = subprocess.run([native.helper("launch")], env=environment, capture_output=True, text=True, errors="replace")
     return done.stderr
 
@@ -57,8 +57,7 @@ def listed(library: Path) -> list[Setting]:
     """What values they take, the library says of a wrong one."""
     rows = _rows(library)
     wrong = {PREFIX + row["name"]: "=" for row in rows if row["name"] not in FILES}
-    values = {"HELP": "0 or 1", **FILES}
-    values |= dict(_EXPECTED.findall(_said(library, wrong)))
+    values = FILES | dict(_EXPECTED.findall(_said(library, wrong)))
     return [Setting(**row, values=values[row["name"]]) for row in rows]
 
 

@@ -288,6 +288,7 @@ def test_settings_that_are_none_are_one_line_with_the_names() -> None:
     assert "expected NAME=VALUE" in refused("--set", "STATS", "true")
     assert "expected NAME=VALUE" in refused("--set", "=1", "true")
     assert "STATS=xml: expected" in refused("--set", "STATS=xml", "true")
+    assert "HELP=2: expected" in refused("--set", "HELP=2", "true")
 
 
 def test_names_of_settings_are_the_library_s(tmp_path: Path) -> None:

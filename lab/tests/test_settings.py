@@ -57,6 +57,15 @@ def test_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert ended.value.code == 0 and "HAKMEM_THP" in said and "decay_ms" in said
 
 
+def test_a_wrong_value_of_help_is_refused_as_of_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.parse(["HELP=0"], native.library()) == {"HAKMEM_HELP": "0"}
+    with pytest.raises(LabError, match="HAKMEM_HELP=2: expected 0 or 1"):
+        settings.parse(["HELP=2"], native.library())
+    monkeypatch.setenv("HAKMEM_HELP", "2")
+    with pytest.raises(LabError, match="HAKMEM_HELP=2: expected 0 or 1"):
+        settings.expect_callers(native.library())
+
+
 def test_a_policy_may_be_for_the_program_that_is_to_run(tmp_path: Path) -> None:
     """Which is not the one that the library is asked in."""
     library, policy = native.library(), tmp_path / "some.policy"
