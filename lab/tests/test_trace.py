@@ -610,6 +610,13 @@ def test_a_shipped_trace_has_equal_checksums_under_every_allocator() -> None:
     assert {"heap_peak", "heap_per_live", "operations_per_s"} <= set(done.metrics())
 
 
+def test_sanity_is_told_as_a_size_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """They have rounds and verdicts as others do."""
+    with pytest.raises(SystemExit):
+        cli.main(["replay", "--help"])
+    assert "--sanity short runs: they prove" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_replay_at_full_size_makes_ten_million_calls() -> None:
     (case,) = replays.cases(["lua"])
     facts = json.loads(replays.shipped()["lua"].with_name("lua.json").read_text())

@@ -10,7 +10,7 @@ from hakmem.commands import suites
 
 @click.command()
 @suites.options(
-    "each trace once: it proves that it can be replayed, nothing else", "print the traces that come with hakmem"
+    "short runs: they prove that traces can be replayed, nothing else", "print the traces that come with hakmem"
 )
 @click.option(
     "--lifetimes", is_flag=True, help="in place of the recorded calls, a long run of blocks that live as the trace's do"
