@@ -18,15 +18,15 @@ from hakmem import extras
 from hakmem.errors import LabError
 
 
-def check(file: Path) -> None:
-    """It can be written, or the command ends before anything is run. Nothing is opened or made for it: a link stays
-    one, and who reads a pipe is not told of an end."""
+def check(file: Path, given: str = "") -> None:
+    """It can be written, or the command ends before anything is run, and names what was given for it. Nothing is opened
+    or made for it: a link stays one, and who reads a pipe is not told of an end."""
     if str(file) == "-":
         return
     try:
         _look(file)
     except OSError as error:
-        raise LabError(f"can't write {file}: {error.strerror}") from None
+        raise LabError(f"can't write {given or file}: {error.strerror}") from None
 
 
 def expect_name(given: str, option: str) -> None:

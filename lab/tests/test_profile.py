@@ -607,12 +607,19 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
         assert done.stderr.startswith("hakmem: can't write no/y") and "No such file" in done.stderr
 
 
+def test_what_was_given_is_named_where_nothing_can_be_written(tmp_path: Path) -> None:
+    for words in ((), ("--dhat",)):
+        done = hakmem("-o", "none/a", *words, "--", "touch", "ran", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "hakmem: can't write none/a: No such file or directory\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     script = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$@"'
     for words in (("-o", "x", "--", "touch", tmp_path / "ran"), ("--", "touch", tmp_path / "ran")):
         call = ["sh", "-c", script, "sh", sys.executable, "-m", "hakmem", "profile", *map(str, words)]
         done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-        name = "x.0.pb.gz" if "x" in words else "profile.0.pb.gz"
+        name = "x" if "x" in words else "profile"
         assert (done.returncode, done.stderr) == (2, f"hakmem: can't write {name}: No such file or directory\n")
     assert not list(tmp_path.iterdir())
 

@@ -85,7 +85,7 @@ def command(
         _show([profile.read(path) for path in raw], prefixes, exports, as_json)
         return 0
     prefix = prefix or "profile"
-    _check(f"{prefix}.0", exports)
+    _check(f"{prefix}.0", exports, prefix)
     command, written = _run(words, Path(prefix).absolute(), interval)
     _write_all(_read_all(written), command.pid, exports)
     return command.exit_status
@@ -135,9 +135,9 @@ def _said_of_files(prefix: str) -> str:
     return f"hakmem: {graph} (go tool pprof -http=: {graph}), {page}"
 
 
-def _check(prefix: str, exports: Sequence[str]) -> None:
+def _check(prefix: str, exports: Sequence[str], given: str = "") -> None:
     for file in (*_files(prefix), *(_export(prefix, name) for name in exports)):
-        files.check(file)
+        files.check(file, given)
 
 
 def _run(words: tuple[str, ...], prefix: Path, interval: int) -> tuple[Attended, list[Path]]:
