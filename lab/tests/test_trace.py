@@ -304,6 +304,21 @@ def test_a_full_disk_is_told(program: Path, free_kib: int, tmp_path: Path) -> No
         assert error == f"hakmem: x.trace: No space left on device; what was recorded is in {small}/{kept}"
 
 
+def test_what_an_end_leaves_has_the_name_that_the_page_tells(tmp_path: Path) -> None:
+    root = native.checkout()
+    assert root is not None
+    page = (root / "docs" / "traces.md").read_text()
+    child = subprocess.Popen([*RECORD, "-o", "x.trace", "--", "sleep", "600"], cwd=tmp_path, start_new_session=True)
+    while not any(map(trace.complete, tmp_path.glob("*.recording/*.0"))):
+        assert child.poll() is None
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    (left,) = tmp_path.iterdir()
+    assert re.fullmatch(r"x\.trace\.\w+\.recording", left.name) and "`NAME.RANDOM.recording`" in page
+    assert "`NAME.RANDOM.recorded`" in page  # test_a_full_disk_is_told
+
+
 def test_a_program_that_asks_for_nothing_is_told(tmp_path: Path) -> None:
     compile_c(tmp_path / "asks", "int main(void) { return 0; }\n")
     done = subprocess.run([*RECORD, "--", "./asks"], capture_output=True, text=True, cwd=tmp_path)
