@@ -406,6 +406,15 @@ def test_what_is_used_again_may_stay() -> None:
     assert resident[0] == 0 and resident[-1] == 256
 
 
+def test_one_thread_that_works_in_bursts_has_a_background_thread() -> None:
+    """It begins when 2 MiB that had gone back are used again, in a heap of 8 MiB. From then on all stays."""
+    program = after([*allocs([MIB] * 4), *frees(range(1, 5))])
+    assert pages_of_blocks(program) == 0
+    program.make(allocs([MIB] * 12, first=5))
+    program.make(frees(range(5, 17)))
+    assert pages_of_blocks(program) == 12 * 256
+
+
 def test_the_tail_of_a_run_goes_back_in_a_round() -> None:
     program = after(allocs([100 * KIB]))
     run = program.blocks[1]

@@ -27,6 +27,7 @@ AHEAD_UNITS = EMPTY_SLABS
 FEW_DIRTY_BYTES = 1 << 20
 NOT_SMALL = 8  # SuperSlabs a heap
 LEAST_BACKGROUND_BYTES = 8 << 20
+BURST_BYTES = 2 << 20  # used again, for the background thread of a program with one thread
 PATHS_PER_LOOK = 64
 PUT_GROUPS = 64
 FEW_HEAPS, HEAPS_PER_PROCESSOR, MOST_KEPT_HEAPS = 4, 2, 8
@@ -117,7 +118,9 @@ class Allocator:
 
     def after_growth(self) -> None:
         """At the end of each call that may have made the heap larger."""
-        if self.heaps_in_use > 1 and len(self.region.dirty) * SUPER_SLAB_BYTES >= LEAST_BACKGROUND_BYTES:
+        works_in_bursts = self.region.reused_pages * PAGE >= BURST_BYTES
+        is_large = len(self.region.dirty) * SUPER_SLAB_BYTES >= LEAST_BACKGROUND_BYTES
+        if is_large and (self.heaps_in_use > 1 or works_in_bursts):
             self.region.has_background = True
         if self.region.owed_units:
             self.region.pay()
@@ -353,7 +356,7 @@ class Allocator:
             purged = slab.purged_pages.bit_count()
             slab.purged_pages = 0
             self.region.slab_holes -= purged
-            self.region.allowance.reused_pages += purged
+            self.region.reused_pages += purged
         return True
 
     def _share_slabs(self, heap: Heap, size_class: int) -> None:

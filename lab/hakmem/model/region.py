@@ -51,6 +51,7 @@ class Region:
         self.at: list[Slab | Run | None] = []  # what has a unit; of a run, of its first one
         self.former: list[int] = []  # the class of the slab that last began at a unit
         self.dirty_units = 0
+        self.reused_pages = 0  # that had gone back
         self.next_mapping = MAPPINGS
         # Of slabs, in bytes and pages.
         self.slab_bytes = self.out_bytes = self.slab_holes = 0
@@ -131,7 +132,7 @@ class Region:
         self.fresh[number] &= ~mask
         self.dirty_units -= dirty
         self.owed_units = max(0, self.owed_units - dirty)
-        self.allowance.reused_pages += (mask & self.given[number]).bit_count() * (self.unit_bytes // PAGE)
+        self.reused_pages += (mask & self.given[number]).bit_count() * (self.unit_bytes // PAGE)
         self.given[number] &= ~mask
 
     def _take_units(self, first: int, end: int) -> None:
@@ -352,7 +353,7 @@ class Allowance:
     def __init__(self, region: Region) -> None:
         self.region = region
         self.bytes = 0
-        self.reused_pages = 0  # since the last look
+        self.seen_pages = 0  # that had been used again at the last look
         self.away = self.most_at_once = self.free_left = 0
         self.pinned = self.pinned_at_out = self.most_out = 0
 
@@ -360,7 +361,8 @@ class Allowance:
         if given == 0 or self.region.has_background:
             return
         if self.away == 0:
-            self.reused_pages = self.most_at_once = 0
+            self._take_used_bytes()
+            self.most_at_once = 0
         self.away += given
         self.free_left = max(0, self.free_left - given)
         self.most_at_once = max(self.most_at_once, self.away + self.free_left)
@@ -369,10 +371,15 @@ class Allowance:
         self.free_left = self.region.dirty_units * self.region.unit_bytes + self.loose_in_slabs()
         if self.away == 0:
             return
-        used, self.reused_pages = min(self.reused_pages * PAGE, self.away), 0
+        used = min(self._take_used_bytes(), self.away)
         if used:
             self.bytes = max(self.bytes, min(self.most_at_once, self.bytes + used))
             self.away -= used
+
+    def _take_used_bytes(self) -> int:
+        """Since the last look."""
+        seen, self.seen_pages = self.seen_pages, self.region.reused_pages
+        return (self.seen_pages - seen) * PAGE
 
     def free_in_slabs(self) -> int:
         region = self.region
