@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 from hakmem import ab, allocators, counted, measure, native, programs, suite
@@ -11,6 +12,7 @@ from hakmem.measure import CommandCase
 from hakmem.statistics import Decision
 from test_ab import decisions, record
 
+INPUTS = Path(counted.__file__).parent / "inputs"
 VALGRIND = pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
 
 
@@ -58,3 +60,29 @@ def test_the_same_benchmark_has_nearly_the_same_count() -> None:
     first, second = (sample.values["instructions"] for sample in samples)
     assert abs(first / second - 1) < 0.002 and samples[0].digest == samples[1].digest
     assert native.program("bench_random_mixed").name in case.command[0]
+
+
+# Instructions of a whole program on hakmem, to those on glibc, at most: a hundredth above what they are.
+TORN_DOWN = {
+    ("lua5.4", "tear.lua"): 0.91,
+    ("perl", "tear.pl"): 0.945,
+    ("python3", "-S", "tear.py"): 0.86,
+    ("jq", "-n", "-f", "tear.jq"): 0.98,
+}
+
+
+@pytest.mark.forms
+@VALGRIND
+@pytest.mark.parametrize("words", TORN_DOWN, ids=lambda words: words[0])
+def test_what_programs_pay_that_build_up_and_tear_down(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    if not shutil.which(words[0]):
+        pytest.skip(f"{words[0]} is not installed")
+    for name in ("PYTHONHASHSEED", "PERL_HASH_SEED", "PERL_PERTURB_KEYS"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("PYTHONMALLOC", "malloc")
+    case = counted.CountedCase(CommandCase((*words[:-1], str(INPUTS / words[-1]))))
+    ours, theirs = (
+        case.run(variant).values["instructions"]
+        for variant in measure.variants([allocators.hakmem(), allocators.glibc()])
+    )
+    assert ours / theirs < TORN_DOWN[words]
