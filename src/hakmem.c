@@ -58,7 +58,6 @@
 #include "pool/put.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
-#include "pool/exchange.c"
 #include "pool/fork.c"
 #include "pool/holder.c"
 #include "pool/heap_check.c"

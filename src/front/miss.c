@@ -16,7 +16,6 @@
 #include "os/os.h"
 #include "pool/bin.h"
 #include "pool/bin_size.h"
-#include "pool/exchange.h"
 #include "pool/freed.h"
 #include "pool/held.h"
 #include "pool/holder.h"
@@ -285,7 +284,6 @@ static HAK_COLD void unmeter_large(const void *block, size_t bytes) {
 static void look_after_growth(void) {
     if (HAK_UNLIKELY(hak_in_hand_own != 0)) return;
     hak_tight_notice();
-    hak_exchange_notice();
     hak_decay_notice();
     hak_meter_notice_tracer();
 }

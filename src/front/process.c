@@ -23,7 +23,6 @@
 #include "os/os.h"
 #include "pool/bin_size.h"
 #include "pool/canary.h"
-#include "pool/exchange.h"
 #include "pool/fork.h"
 #include "pool/quarantine.h"
 #include "region/generation.h"
@@ -221,7 +220,6 @@ static HAK_COLD void in_child(void) {
     hak_service_after_fork();
     hak_ace_after_fork();
     hak_tight_after_fork();
-    hak_exchange_after_fork();
     hak_page_policy_after_fork();
     hak_thread_after_fork();
     if (own != NULL) hak_atomic_store(&own->thread_id, hak_os_thread_id(), relaxed);

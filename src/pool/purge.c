@@ -223,14 +223,6 @@ static size_t purge_old_tail(struct hak_range *range, uint32_t unit) {
     return is_old(&range->slabs[unit]) ? hak_large_purge_tail(range, unit) : 0;
 }
 
-static size_t exchange_slab(const struct view *view) {
-    if ((hak_atomic_load(&view->slab->state, relaxed) & HAK_SLAB_KIND_MASK) == HAK_SLAB_FULL) return 0;
-    return grow_old(view->slab) ? for_each_hole(view, purge_pages) : 0;
-}
-static size_t exchange_tail(struct hak_range *range, uint32_t unit) {
-    return grow_old(&range->slabs[unit]) ? hak_large_purge_tail(range, unit) : 0;
-}
-
 /* `hole_bytes`, unless they and the free units of the SuperSlab are not worth its huge page. */
 static size_t worth_purging(const struct hak_range *range, uint32_t super_slab, size_t hole_bytes) {
     uint32_t dirty_units = hak_units_dirty(hak_atomic_load(&range->super_slabs[super_slab].free_units, relaxed));
@@ -325,31 +317,23 @@ static uint32_t step_units(const struct hak_range *range, uint32_t unit) {
     return is_one ? HAK_UNITS_PER_SUPER_SLAB : UNITS_PER_STEP;
 }
 
-/* The step from a place on: units *unit and up of *range, as many as are returned, 0 at the end of the heap; and the
- * place behind it. */
-static uint32_t step_from(uint64_t *place, struct hak_range **range, uint32_t *unit) {
-    uint32_t number = (uint32_t)(*place >> 32), units;
-    *unit = (uint32_t)*place;
-    *range = hak_region_range(number);
-    while (*range != NULL && *unit >= hak_region_super_slabs(*range) * HAK_UNITS_PER_SUPER_SLAB) {
-        *range = ++number == HAK_RANGE_LIMIT ? NULL : hak_region_range(number);
-        *unit = 0;
-    }
-    units = *range == NULL ? 0 : step_units(*range, *unit);
-    *place = (uint64_t)number << 32 | (*unit + units);
-    return units;
-}
-
-/* Takes the next step of the round; 0 units when it is over. *is_last: by this call, because all has been seen. */
+/* Takes the next step: units *unit and up, as many as are returned; 0 when the round is over. *is_last: by this call,
+ * because all has been seen. */
 static uint32_t take_step(struct hak_range **range, uint32_t *unit, bool *is_last) {
     uint64_t at = hak_atomic_load(&hak_purge_place, relaxed), after;
     uint32_t units;
     *is_last = false;
     do {
         if (at == HAK_PURGE_NO_ROUND) return 0;
-        after = at;
-        units = step_from(&after, range, unit);
-        if (units == 0) after = HAK_PURGE_NO_ROUND;
+        uint32_t number = (uint32_t)(at >> 32);
+        *unit = (uint32_t)at;
+        *range = hak_region_range(number);
+        while (*range != NULL && *unit >= hak_region_super_slabs(*range) * HAK_UNITS_PER_SUPER_SLAB) {
+            *range = ++number == HAK_RANGE_LIMIT ? NULL : hak_region_range(number);
+            *unit = 0;
+        }
+        units = *range == NULL ? 0 : step_units(*range, *unit);
+        after = units == 0 ? HAK_PURGE_NO_ROUND : (uint64_t)number << 32 | (*unit + units);
     } while (!hak_atomic_cas(&hak_purge_place, &at, after, relaxed, relaxed));
     *is_last = units == 0;
     return units;
@@ -430,20 +414,6 @@ bool hak_purge_turn(size_t *given_bytes) {
         hak_atomic_cas(&hak_purge_place, &place, HAK_PURGE_NO_ROUND, relaxed, relaxed);
     *given_bytes += bytes;
     return hak_atomic_load(&hak_purge_place, relaxed) == HAK_PURGE_NO_ROUND;
-}
-
-size_t hak_purge_old_from(uint64_t *place, uint32_t *units) {
-    static const struct visitor purge_aged = {exchange_slab, exchange_tail};
-    struct hak_range *range;
-    uint32_t unit, super_slab;
-    *units = step_from(place, &range, &unit);
-    if (*units == 0) return *place = 0;
-    super_slab = unit / HAK_UNITS_PER_SUPER_SLAB;
-    if (*units == HAK_UNITS_PER_SUPER_SLAB) {
-        if (is_all_free(range, super_slab) || age_super_slab(range, super_slab) == 0) return 0;
-        return purge_old_holes(range, super_slab);
-    }
-    return visit_units(range, unit, unit + *units, &purge_aged);
 }
 
 void hak_purge_take_turn(void) {

@@ -54,9 +54,4 @@ uint64_t hak_purge_count_changes(void);
  * whose huge page is worth more. Returns the bytes. For one thread at a time. */
 size_t hak_purge_sweep(uint64_t least_bytes, uint32_t most_super_slabs);
 
-/* Looks in the same way at the next four units from a place on, or at the next SuperSlab if it may have a huge page,
- * and gives back their old holes. Moves *place on; *units is how many were passed, 0 at the end of the heap, where
- * *place becomes its beginning, 0. Returns the bytes. */
-size_t hak_purge_old_from(uint64_t *place, uint32_t *units);
-
 #endif

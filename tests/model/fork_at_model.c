@@ -329,10 +329,6 @@ static void looking(void) {
     usual();
     library_let_look();
 }
-static void exchanging(void) {
-    holes();
-    library_let_exchange();
-}
 static void sampling(void) {
     usual();
     hak_profile_seed(1);
@@ -712,7 +708,6 @@ FORK_AT(many_heaps, many_heaps, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(many_heaps_free, many_heaps, free_flush, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(tight, tight, purge, HEAP_BLOCKS, HEAP_UNITS + PURGED_UNITS);
 FORK_AT(tight_alloc, tight, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
-FORK_AT(exchange, exchanging, look, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(look, looking, look, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(alloc_swept, swept, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);
 FORK_AT(alloc_purged, purged_holes, alloc_till_full, HEAP_BLOCKS, HEAP_UNITS);

@@ -50,7 +50,6 @@ static void *clear_first_words(void *start, size_t bytes) { /* as far as harness
 #include "pool/put.c"
 #include "pool/pool.c"
 #include "pool/drain.c"
-#include "pool/exchange.c"
 #include "pool/fork.c"
 #include "pool/holder.c"
 #include "pool/purge.c"
@@ -178,14 +177,6 @@ void library_let_look(void) {
     is_looking = 0;
     groups.limit_count = 1;
     hak_look_at_pages = 0;
-}
-void library_let_exchange(void) {
-    uint64_t pages = FIRST_BYTES / fake_os.page_bytes;
-    is_exchanging = 0;
-    memset(&ours, 0, sizeof ours);
-    ours.have_bytes = 1;
-    hak_pages_grown = pages;
-    hak_exchange_at_pages = 0;
 }
 bool library_finds_in_bin(struct hak_heap *heap, uint32_t size_class, const void *block) {
     return find_newest(heap, size_class, block) != NULL && is_there_for_sure(heap, size_class, block);

@@ -128,9 +128,6 @@ void library_let_serve(void);
 void library_let_look(void);
 uint64_t library_growth_seen(void);
 
-/* The heap has grown by all that it has: the next look gives back what is free in slabs. */
-void library_let_exchange(void);
-
 /* What is static in pool/holder.c: what it says of a block, wherever its slab is. */
 bool library_finds_in_bin(struct hak_heap *heap, uint32_t size_class, const void *block);
 
