@@ -186,10 +186,15 @@ def _let_read(reader: int) -> None:
     _C.prctl(PR_SET_PTRACER, ctypes.c_ulong(reader), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
+def _room() -> str:
+    """What it would have said stands in a file of ours, if that has room."""
+    return f": is there room in {tempfile.gettempdir()}, and may a file be as large (ulimit -f)?"
+
+
 def _check(status: int, complaint: bytes) -> None:
     if status != 0:
         said = os.fsdecode(complaint).strip().splitlines()
-        raise LabError(foreign.line(said[-1]) if said else f"explain ended with {status}")
+        raise LabError(foreign.line(said[-1]) if said else f"what reads the process {process.ending(status)}{_room()}")
 
 
 def _parsed(text: bytes) -> Plain:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -1015,3 +1016,14 @@ def test_a_command_that_is_asked_to_end_before_it_begins(monkeypatch: pytest.Mon
     monkeypatch.setattr(explain, "look_at_end", ends_early)
     with pytest.raises(InterruptedEarly, match=r"^interrupted before true could be explained$"):
         look_at_command(("true",), None, (), None)
+
+
+@pytest.mark.parametrize("command", ["explain", "pins"])
+def test_a_temporary_folder_without_room_is_named(command: str, tmp_path: Path) -> None:
+    words = f"ulimit -f 1; exec {shlex.quote(sys.executable)} -m hakmem {command} -- true"
+    done = subprocess.run(
+        ["bash", "-c", words], env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=600
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith("hakmem: what reads the process "), done.stderr
+    assert f"is there room in {tmp_path}" in line and "ended with -" not in line

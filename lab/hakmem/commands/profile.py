@@ -286,7 +286,7 @@ def text(profile: Profile) -> str:
         for frame, found in kept[:SHOWN]
         if round(found.live_bytes) or round(found.total_bytes)  # not so where two profiles don't differ
     ]
-    lines.append(table(["function", "live", "blocks", "in all", "file"], rows))
+    lines.append(table(["function", "live", "blocks, about", "in all", "file"], rows))
     if noise.samples and not profile.is_difference:
         lines.append(f"and functions with too few samples to tell: {signed(noise.total_bytes)} in all, together")
     return "\n".join(lines)

@@ -23,9 +23,9 @@ COLUMNS = (
     "function",
     "file",
     "live",
-    "live blocks",
+    "live blocks, about",
     "in all",
-    "blocks in all",
+    "blocks in all, about",
     "at the peak",
     "mean size",
     "sizes",
@@ -84,7 +84,7 @@ def said(of: Amount) -> str:
 def said_of_temporaries(total: Figures) -> str:
     if total.samples < LEAST_SAMPLES:
         return "too few samples to tell"
-    return f"{estimate(total.temporary_bytes, total.temporary_error)} in {total.temporary_count:,.0f} blocks"
+    return f"{estimate(total.temporary_bytes, total.temporary_error)}"
 
 
 def when(profile: Profile) -> str:
