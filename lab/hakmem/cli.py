@@ -19,39 +19,50 @@ from hakmem import foreign
 from hakmem.errors import LabError
 
 # What the help text says, in its order. Each is a module of hakmem.commands that has a click.Command called `command`.
-COMMANDS = {
-    "run": "run a command on hakmem, or say why that can't be",
-    "settings": "list what can be set, with defaults and values",
-    "doctor": "say what would stop or hurt hakmem here",
-    "compare": "run a command under several allocators and compare",
-    "predict": "what other allocators would do for a command, unrun",
-    "bench": "run the benchmark suite, or some of it",
-    "demo": "programs you know on glibc and on hakmem, side by side",
-    "services": "ten services: their memory at work and at rest, under each allocator",
-    "ab": "decide between two settings or two builds",
-    "baseline": "hakmem and glibc on the suite, with the machine's facts",
-    "bisect": "find the commit that made a benchmark slower",
-    "hot": "where a command's time goes: functions, kernel, faults",
-    "explain": "where a process's resident memory is: causes that add up",
-    "pins": "whose blocks hold the pages that can't go back",
-    "moments": "real programs explained at work: how much stays unknown",
-    "ctl": "ask and steer a running process: statistics, purge, knobs",
-    "serve": "statistics and profiles of processes, for tools that pull",
-    "fleet": "what a setting does on part of many hosts",
-    "top": "a live view of processes on hakmem",
-    "learn": "run a command, and write down what the controller has learned",
-    "sweep": "find the best fixed setting of the knobs for a program",
-    "adapt": "what the controller is worth while a program runs",
-    "tune-log": "what the controller did in a process, and why",
-    "profile": "who allocates: a heap profile for pprof, and a flame graph",
-    "record": "write a trace of a command's calls of malloc",
-    "replay": "replay a trace under any allocator",
-    "placement": "what other placements of a trace's blocks would save",
-    "peers": "fetch, build and list the allocators to compare with",
-    "claims": "check that a record stands behind every figure in the documents",
-    "health": "run everything once, at every setting",
-    "ready": "the production-readiness table",
+GROUPS = {
+    "Run programs": {
+        "run": "run a command on hakmem, or say why that can't be",
+        "doctor": "say what would stop or hurt hakmem here",
+        "settings": "list what can be set, with defaults and values",
+        "learn": "run a command, and write down what the controller has learned",
+        "sweep": "find the best fixed setting of the knobs for a program",
+    },
+    "Compare allocators": {
+        "compare": "run a command under several allocators and compare",
+        "services": "ten services: their memory at work and at rest, under each allocator",
+        "demo": "programs you know on glibc and on hakmem, side by side",
+        "ab": "decide between two settings or two builds",
+        "predict": "what other allocators would do for a command, unrun",
+        "hot": "where a command's time goes: functions, kernel, faults",
+        "record": "write a trace of a command's calls of malloc",
+        "replay": "replay a trace under any allocator",
+        "placement": "what other placements of a trace's blocks would save",
+        "peers": "fetch, build and list the allocators to compare with",
+    },
+    "Find memory": {
+        "explain": "where a process's resident memory is: causes that add up",
+        "pins": "whose blocks hold the pages that can't go back",
+        "profile": "who allocates: a heap profile for pprof, and a flame graph",
+    },
+    "In production": {
+        "ctl": "ask and steer a running process: statistics, purge, knobs",
+        "top": "a live view of processes on hakmem",
+        "serve": "statistics and profiles of processes, for tools that pull",
+        "fleet": "what a setting does on part of many hosts",
+        "tune-log": "what the controller did in a process, and why",
+    },
+    "For hakmem's own development": {
+        "bench": "run the benchmark suite, or some of it",
+        "baseline": "hakmem and glibc on the suite, with the machine's facts",
+        "bisect": "find the commit that made a benchmark slower",
+        "moments": "real programs explained at work: how much stays unknown",
+        "adapt": "what the controller is worth while a program runs",
+        "claims": "check that a record stands behind every figure in the documents",
+        "health": "run everything once, at every setting",
+        "ready": "the production-readiness table",
+    },
 }
+COMMANDS = {name: says for group in GROUPS.values() for name, says in group.items()}
 
 # Of commands that don't say otherwise.
 EXIT_STATUS = {
@@ -86,8 +97,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        widest = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), says) for name, says in group.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Click would drop the status that a command returns, and begin a line before it tells of Ctrl-C."""

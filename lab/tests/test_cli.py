@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from compiled import compile_c
-from hakmem import measure, progress
+from hakmem import cli, measure, progress
 from pytest import CaptureFixture, MonkeyPatch
 
 
@@ -60,3 +61,11 @@ def test_how_long_it_takes_is_told_after_the_warm_up(monkeypatch: MonkeyPatch, c
                 clock[0] += each_s
         lines = capsys.readouterr().err.splitlines()
         assert lines[0] == "hakmem: warm-up" and lines[1] == f"hakmem: round 1 of 10{told}"
+
+
+def test_help_has_its_commands_in_groups() -> None:
+    shown = hakmem("--help").stdout
+    titles = [line[:-1] for line in shown.splitlines() if line.endswith(":")]
+    assert titles == ["Options", *cli.GROUPS]
+    assert re.findall(r"^  ([a-z][a-z-]*) {2,}\S", shown, re.MULTILINE) == list(cli.COMMANDS)
+    assert len(cli.COMMANDS) == sum(map(len, cli.GROUPS.values())) and max(map(len, shown.splitlines())) <= 80

@@ -84,7 +84,7 @@ def said(of: Amount) -> str:
 def said_of_temporaries(total: Figures) -> str:
     if total.samples < LEAST_SAMPLES:
         return "too few samples to tell"
-    return f"{estimate(total.temporary_bytes, total.temporary_error)}"
+    return estimate(total.temporary_bytes, total.temporary_error)
 
 
 def when(profile: Profile) -> str:
