@@ -194,10 +194,10 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
     try:
         with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
             places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
-            if not _wish(memory, places):
-                raise AskError(f"{who}: {FEW}: {NONE_UNASKED}")
             said, look_at, switches = False, time.monotonic() + SOON_S, _switches(pid)
-            try:
+            try:  # an interruption may come once the wish is written
+                if not _wish(memory, places):
+                    raise AskError(f"{who}: {FEW}: {NONE_UNASKED}")
                 while time.monotonic() < deadline and not sleeps:
                     channel = find_channel(pid)
                     if channel is not None:
@@ -253,7 +253,12 @@ def _switches(pid: int) -> list[str]:
 
 def _wish(memory: BinaryIO, places: list[int]) -> bool:
     """Whether it is wished for now, by whomever."""
-    return any([_replace(memory, place, NO_WISH, WISHED) or _read(memory, place, 8) == WISHED for place in places])
+    words = [_read(memory, place, 8) for place in places]  # once: others wish, and take it back, meanwhile
+    for place, word in zip(places, words, strict=True):
+        if word == NO_WISH:
+            memory.seek(place)
+            memory.write(WISHED)
+    return NO_WISH in words or WISHED in words
 
 
 def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:
