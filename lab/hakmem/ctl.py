@@ -196,7 +196,7 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
             places = [place for base in library_bases(pid) if (place := _wish_place(memory, base))]
             said, look_at, switches = False, time.monotonic() + SOON_S, _switches(pid)
             try:  # an interruption may come once the wish is written
-                if not _wish(memory, places):
+                if not _change(memory, places, NO_WISH, WISHED):
                     raise AskError(f"{who}: {FEW}: {NONE_UNASKED}")
                 while time.monotonic() < deadline and not sleeps:
                     channel = find_channel(pid)
@@ -211,11 +211,10 @@ def _wished_channel(pid: int, who: str, deadline: float, waits: bool, say: Calla
                             said = True
                         look_at = time.monotonic() + SOON_S
                     time.sleep(0.01)
-                    if not _wish(memory, places):  # again: another who waits may have taken it back
+                    if not _change(memory, places, NO_WISH, WISHED):  # again: another who waits may have taken it back
                         raise ProcessLookupError
             finally:
-                for place in places:
-                    _replace(memory, place, WISHED, NO_WISH)
+                _change(memory, places, WISHED, NO_WISH)
     except PermissionError:
         raise AskError(
             f"{who}: {FEW}, and it can't be made to start a thread of hakmem's by you: {NONE_UNASKED}"
@@ -251,22 +250,14 @@ def _switches(pid: int) -> list[str]:
     return re.findall(r"^(?:non)?voluntary_ctxt_switches:\s*(\d+)$", texts, re.MULTILINE)
 
 
-def _wish(memory: BinaryIO, places: list[int]) -> bool:
-    """Whether it is wished for now, by whomever."""
-    words = [_read(memory, place, 8) for place in places]  # once: others wish, and take it back, meanwhile
+def _change(memory: BinaryIO, places: list[int], before: bytes, after: bytes) -> bool:
+    """Words of the process's memory, where they are `before`. False when none was, and none is as it was to become."""
+    words = [_read(memory, place, len(before)) for place in places]  # once: others change them, and back, meanwhile
     for place, word in zip(places, words, strict=True):
-        if word == NO_WISH:
+        if word == before:
             memory.seek(place)
-            memory.write(WISHED)
-    return NO_WISH in words or WISHED in words
-
-
-def _replace(memory: BinaryIO, place: int, before: bytes, after: bytes) -> bool:
-    """In the process's memory. False, and nothing is written, when something else is there."""
-    if _read(memory, place, len(before)) != before:
-        return False
-    memory.seek(place)
-    return memory.write(after) == len(after)
+            memory.write(after)
+    return before in words or after in words
 
 
 def _read(memory: BinaryIO, address: int, size: int) -> bytes:

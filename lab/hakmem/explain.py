@@ -135,7 +135,8 @@ def look_at_end(
         with process.started(call, ready, None, out) as child:
             to(child)
             status = process.wait_for(child)
-        _check(status, complaint.read_bytes())
+        room = f": is there room in {folder}, and may a file be as large (ulimit -f)?"
+        _check(status, complaint.read_bytes(), room)
         return _parsed(result.read_bytes())
 
 
@@ -186,15 +187,11 @@ def _let_read(reader: int) -> None:
     _C.prctl(PR_SET_PTRACER, ctypes.c_ulong(reader), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
-def _room() -> str:
-    """What it would have said stands in a file of ours, if that has room."""
-    return f": is there room in {tempfile.gettempdir()}, and may a file be as large (ulimit -f)?"
-
-
-def _check(status: int, complaint: bytes) -> None:
+def _check(status: int, complaint: bytes, guess: str = "") -> None:
+    """`guess`: why it has said nothing, where it didn't."""
     if status != 0:
         said = os.fsdecode(complaint).strip().splitlines()
-        raise LabError(foreign.line(said[-1]) if said else f"what reads the process {process.ending(status)}{_room()}")
+        raise LabError(foreign.line(said[-1]) if said else f"what reads the process {process.ending(status)}{guess}")
 
 
 def _parsed(text: bytes) -> Plain:

@@ -119,10 +119,10 @@ static int reserve(uint32_t index) {
     off_t start = index == 0 ? 0 : (off_t)(index + 1) * TRACE_CHUNK_BYTES;
     off_t end = (off_t)(index + 1 + (left < RESERVED_COUNT ? left : RESERVED_COUNT)) * TRACE_CHUNK_BYTES;
     int error = 0;
-    do {
-        error = file < 0 ? 0 : posix_fallocate(file, start, end - start);
-    } while (error == EINTR);
     if (file >= 0) {
+        do {
+            error = posix_fallocate(file, start, end - start);
+        } while (error == EINTR);
         close(file);
     }
     errno = before;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from hakmem import ab, allocators, counted, measure, native, programs, suite
@@ -12,7 +11,6 @@ from hakmem.measure import CommandCase
 from hakmem.statistics import Decision
 from test_ab import decisions, record
 
-INPUTS = Path(counted.__file__).parent / "inputs"
 VALGRIND = pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
 
 
@@ -80,7 +78,7 @@ def test_what_programs_pay_that_build_up_and_tear_down(words: tuple[str, ...], m
     for name in ("PYTHONHASHSEED", "PERL_HASH_SEED", "PERL_PERTURB_KEYS"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("PYTHONMALLOC", "malloc")
-    case = counted.CountedCase(CommandCase((*words[:-1], str(INPUTS / words[-1]))))
+    case = counted.CountedCase(CommandCase((*words[:-1], str(programs.INPUTS / words[-1]))))
     ours, theirs = (
         case.run(variant).values["instructions"]
         for variant in measure.variants([allocators.hakmem(), allocators.glibc()])

@@ -238,7 +238,7 @@ def test_a_service_is_kept_busy_for_as_long_as_told(monkeypatch: pytest.MonkeyPa
         assert told.values["operations_per_s"] == pytest.approx(2 / 3)
 
 
-SERVICE = Path(programs.__file__).parent / "inputs" / "service.py"
+SERVICE = programs.INPUTS / "service.py"
 ENDS_AT_ONCE = (
     "import http.server, os, runpy, sys; http.server.ThreadingHTTPServer.shutdown = lambda self: os._exit(0); "
 )

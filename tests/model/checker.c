@@ -353,7 +353,7 @@ static void run_execution(void) {
     local_bytes = 0;
     model_now.stale_left = bounds.stale;
     preemptions_left = result.preemptions;
-    model_now.thread = 0; /* whose setup is: otherwise it would be the one's that ended the last execution */
+    model_now.thread = 0; /* it sets up: not the one that happened to end the last execution */
     model_memory_reset();
     switch (_setjmp(explorer)) {
     case EXPLORER_CALLS:
